@@ -1,0 +1,14 @@
+"""FedGMR: federated learning for fleets whose clients have very different bandwidth.
+
+The public names, nothing else. Importing this loads torch and numpy only. Read next: `fedgmr/federation.py`, the loop.
+"""
+
+from fedgmr.experiments.run import Result, simulate
+from fedgmr.fleets.network import Link
+from fedgmr.fleets.presets import FleetSettings
+from fedgmr.methods import Method, named_method
+from fedgmr.tasks import Task
+from fedgmr.training.settings import TrainingSettings
+
+__version__ = "0.1.0"
+__all__ = ["FleetSettings", "Link", "Method", "Result", "Task", "TrainingSettings", "named_method", "simulate"]

@@ -1,0 +1,71 @@
+"""What crosses between the server and a fleet: tasks out, updates back.
+
+A task names the global model and the level map it was cut from instead of carrying a copy: the simulated fleet trains
+from these directly, the Flower fleet encodes them (`fedgmr.wire`). An update carries a sub-model's values in level order.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedgmr.submodels.levels import LevelMap
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientProfile:
+    """What the server knows of a client before the first task."""
+
+    density: float
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientTask:
+    """One piece of work for one client."""
+
+    client: int
+    version: int  # merges done at dispatch
+    level: int
+    levels: LevelMap
+    map_version: int
+    model: Tensor  # the global model at `version`, shared by all tasks of that version
+    buffers: Tensor
+    learning_rate: float
+    first_batch: int  # mini-batches this client has been given before
+
+    @property
+    def density(self) -> float:
+        """The density of the sub-model."""
+        return self.levels.ladder[self.level]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A client's validation metric of the sub-model it received, on its own held-out samples."""
+
+    metric: float
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Update:
+    """What a client sends back."""
+
+    client: int
+    version: int
+    values: Tensor  # level order, the length of the sub-model
+    buffers: Tensor
+    loss: float  # mean over the local steps
+    report: Report | None = None
+
+
+class Diverged(ArithmeticError):
+    """A client's training produced a non-finite loss or weights."""
+
+    def __init__(self, client: int, tick: int) -> None:
+        super().__init__(
+            f"The training of client {client} diverged (loss or weights not finite) at tick {tick}: "
+            "lower training.learning_rate."
+        )
+        self.client = client
+        self.tick = tick

@@ -1,0 +1,1 @@
+"""RUNS: one from a recipe, many in a comparison; their directories and checkpoints."""

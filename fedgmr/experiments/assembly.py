@@ -1,0 +1,189 @@
+"""From a recipe to the objects of a run: task, server, simulated fleet, evaluator. Fills in what the recipe left to be worked out.
+
+`resolve` makes the recipe explicit (the period, the evaluation grid, the device), so that the file in the run directory says all;
+`assemble` builds the objects.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from fedgmr.exchange import ClientProfile, ClientTask
+from fedgmr.fleets.network import Link, Network, NetworkSettings, PaperSizes, Sizes, WireSizes
+from fedgmr.fleets.simulated import SimulatedFleet
+from fedgmr.recipe import Recipe
+from fedgmr.seeding import generator
+from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
+from fedgmr.server.server import Server, Workload
+from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
+from fedgmr.tasks.partition import Indices, Pool, SampleOrder
+from fedgmr.tasks.task import Task, named_task
+from fedgmr.training.evaluation import Evaluator
+from fedgmr.training.executors import SequentialExecutor
+from fedgmr.training.local_sgd import LocalTrainer
+
+_PERIOD_MARGIN = 1.10
+_EVALUATION_PERIODS = 10
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Assembly:
+    """The objects of one run."""
+
+    recipe: Recipe
+    task: Task
+    layout: Layout
+    server: Server
+    fleet: SimulatedFleet
+    evaluator: Evaluator
+
+
+def resolve(recipe: Recipe, task: Task) -> Recipe:
+    """The recipe with every derived setting written out."""
+    coordination = recipe.method.coordination
+    period = getattr(coordination, "period", None)
+    if period is None:
+        period = _PERIOD_MARGIN * synchronous_round(recipe, task.layout())
+    if isinstance(coordination, SemiAsynchronous | Asynchronous):
+        coordination = replace(coordination, period=period)
+    every = recipe.evaluation.every_seconds or _EVALUATION_PERIODS * period
+    device = recipe.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return replace(
+        recipe,
+        method=replace(recipe.method, coordination=coordination),
+        evaluation=replace(recipe.evaluation, every_seconds=every),
+        device=device,
+    )
+
+
+def make_task(recipe: Recipe) -> Task:
+    """The recipe's task."""
+    return named_task(recipe.task.name, recipe.task.options, recipe.seed)
+
+
+def assemble(recipe: Recipe, task: Task) -> Assembly:
+    """Build the objects of a resolved recipe."""
+    device = torch.device(recipe.device)
+    task = task.to(device)
+    layout = task.layout()
+    links = recipe.fleet.resolved_links()
+    parts, held_out, validation = _deal(recipe, task, len(links))
+    evaluator = Evaluator(task, layout)
+    initial = task.initial_model(recipe.seed).to(device)
+    validate = None
+    if recipe.evaluation.validation == "server":
+        chosen = torch.from_numpy(validation).to(device)
+        samples = (task.train[0][chosen], task.train[1][chosen])
+
+        def validate(model: torch.Tensor, buffers: torch.Tensor) -> float:
+            return evaluator.validate(model, buffers, samples)
+
+    server = Server(
+        rules=recipe.method,
+        layout=layout,
+        model=layout.flatten(initial),
+        buffers=layout.flatten_buffers(initial),
+        clients=_profiles(links, parts),
+        workload=Workload(steps=recipe.training.steps, learning_rate=recipe.training.rate),
+        seconds=recipe.seconds,
+        seed=recipe.seed,
+        participation=recipe.participation,
+        validate=validate,
+    )
+    trainer = LocalTrainer(
+        task,
+        layout,
+        SampleOrder(parts, seed=recipe.seed, batch_size=recipe.training.batch_size),
+        steps=recipe.training.steps,
+        seed=recipe.seed,
+        rule=recipe.method.local,
+        held_out=held_out,
+    )
+    network = make_network(recipe, layout, links)
+    fleet = SimulatedFleet(network, SequentialExecutor(trainer), len(links), absences=recipe.fleet.absences)
+    return Assembly(recipe=recipe, task=task, layout=layout, server=server, fleet=fleet, evaluator=evaluator)
+
+
+def make_network(recipe: Recipe, layout: Layout, links: Sequence[Link], *, settings: NetworkSettings | None = None, ims: bool | None = None) -> Network:
+    """The network of a recipe's fleet."""
+    settings = settings or recipe.network
+    sizes: Sizes = WireSizes(buffers=layout.buffer_size)
+    if settings.sizes == "paper":
+        sizes = PaperSizes(weights=layout.prunable_size, dense=layout.size - layout.prunable_size)
+    return Network(
+        settings,
+        links,
+        sizes,
+        ims=recipe.method.ims if ims is None else ims,
+        seed=recipe.seed,
+        scale=recipe.fleet.rate_scale(layout.size),
+    )
+
+
+def synchronous_round(recipe: Recipe, layout: Layout) -> float:
+    """Seconds of a noise-free synchronous round with IMS at the preset densities, the level map being known already.
+
+    The same for every method on the same fleet, so that ablations share their period.
+    """
+    links = recipe.fleet.resolved_links()
+    ladder = tuple(sorted({link.density for link in links if link.density is not None}))
+    levels = _counted_levels(layout, ladder)
+    network = make_network(recipe, layout, links, settings=replace(recipe.network, noise=0.0), ims=True)
+    nothing = torch.empty(0)
+    tasks = [
+        ClientTask(
+            client=client,
+            version=0,
+            level=ladder.index(link.density or 1.0),
+            levels=levels,
+            map_version=0,
+            model=nothing,
+            buffers=nothing,
+            learning_rate=0.0,
+            first_batch=0,
+        )
+        for client, link in enumerate(links)
+    ]
+    network.known_maps = {task.client: (0, task.level) for task in tasks}
+    return max(trip.arrival for trip in network.send(tasks, 0.0))
+
+
+def _counted_levels(layout: Layout, ladder: Ladder) -> LevelMap:
+    """A level map with the right counts; which coordinates they are does not matter for sizes."""
+    ends = np.array(kept_counts(ladder, layout.prunable_size)) + layout.size - layout.prunable_size
+    levels = np.searchsorted(ends, np.arange(layout.size), side="right").astype(np.uint8)
+    return LevelMap(torch.from_numpy(levels), ladder)
+
+
+def _profiles(links: Sequence[Link], parts: Sequence[Indices]) -> list[ClientProfile]:
+    return [
+        ClientProfile(density=link.density or 1.0, samples=len(part)) for link, part in zip(links, parts, strict=True)
+    ]
+
+
+def _deal(recipe: Recipe, task: Task, clients: int) -> tuple[list[Indices], list[Indices] | None, Indices]:
+    """(training samples by client, their own held-out samples if they validate, the server's validation samples)."""
+    at_server = recipe.evaluation.validation == "server"
+    everything = np.arange(len(task.train[0]))
+    indices, validation = task.hold_out(recipe.seed) if at_server else (everything, everything[:0])
+    targets = task.train[1].cpu().numpy()
+    labels = targets[indices] if targets.ndim == 1 and targets.dtype.kind in "iu" else None
+    users = None if task.users is None else task.users.cpu().numpy()[indices]
+    pool = Pool(indices=indices, labels=labels, users=users, clients=clients, seed=recipe.seed)
+    parts = recipe.partition.deal(pool)
+    if at_server:
+        return parts, None, validation
+    held_out = []
+    for client, part in enumerate(parts):
+        count = max(1, round(recipe.evaluation.client_holdout * len(part)))
+        shuffled = generator(recipe.seed, "client_holdout", client).permutation(part)
+        if count >= len(part):
+            raise ValueError(f"evaluation.client_holdout is {recipe.evaluation.client_holdout}: client {client} has only {len(part)} samples.")
+        held_out.append(np.sort(shuffled[:count]))
+        parts[client] = np.sort(shuffled[count:])
+    return parts, held_out, validation

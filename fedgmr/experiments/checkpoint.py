@@ -1,0 +1,150 @@
+"""Checkpoints: the whole state of a run in one file, and back, bit for bit.
+
+The server's model, buffer, level maps and tasks in flight, the fleet's queue, and what has been recorded. Generators need no
+place here: every draw is named by (seed, purpose, client, tick). Newer files first on resume; a damaged one is passed over.
+"""
+
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgmr.exchange import ClientTask
+from fedgmr.experiments.tensorfile import read_tensors, write_tensors
+from fedgmr.fleets.simulated import SimulatedFleet
+from fedgmr.server.aggregation import Contribution
+from fedgmr.server.restoration import SaturationDetector
+from fedgmr.server.server import Server
+from fedgmr.submodels.levels import LevelMap
+
+SCHEMA_VERSION = 1
+_FOLDER = "checkpoints"
+
+
+def save_checkpoint(run: Path, server: Server, fleet: SimulatedFleet, *, recorded: int, keep: int) -> None:
+    """Write the checkpoint of this tick and drop all but the `keep` newest."""
+    folder = run / _FOLDER
+    folder.mkdir(exist_ok=True)
+    tensors, state = server_state(server)
+    whole = {"server": state, "fleet": fleet.state(), "recorded": recorded}
+    metadata = {"schema_version": str(SCHEMA_VERSION), "state": json.dumps(whole)}
+    write_tensors(folder / f"tick-{server.tick:09d}.safetensors", tensors, metadata)
+    for old in _newest_first(run)[keep:]:
+        old.unlink()
+
+
+def load_checkpoint(run: Path, server: Server, fleet: SimulatedFleet) -> int | None:
+    """Take up the newest valid checkpoint; returns the number of records at its time, or None if there is no checkpoint.
+
+    Raises:
+        ValueError: there are checkpoints, and none of them is valid.
+    """
+    files = _newest_first(run)
+    for path in files:
+        try:
+            tensors, metadata = read_tensors(path)
+            if metadata.get("schema_version") != str(SCHEMA_VERSION):
+                raise ValueError(f"The checkpoint {path} has schema_version {metadata.get('schema_version')}, not {SCHEMA_VERSION}.")
+            whole = json.loads(metadata["state"])
+        except (OSError, ValueError, KeyError) as error:
+            warnings.warn(f"{error} Falling back to the checkpoint before it.", stacklevel=2)
+            continue
+        restore_server(server, tensors, whole["server"])
+        fleet.restore(whole["fleet"], server.dispatched)
+        return int(whole["recorded"])
+    if files:
+        raise ValueError(f"None of the {len(files)} checkpoints in {run / _FOLDER} is valid: start the run again.")
+    return None
+
+
+def _newest_first(run: Path) -> list[Path]:
+    return sorted((run / _FOLDER).glob("tick-*.safetensors"), reverse=True)
+
+
+def server_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The server's state as tensors and JSON-ready data; shared models and level maps are stored once."""
+    tensors = {"model": server.model, "buffers": server.buffers, f"levels.{server.map_version}": server.levels.levels}
+    if server.previous is not None:
+        tensors["previous"] = server.previous
+    ladders = {server.map_version: server.levels.ladder}
+    for task in server.dispatched.values():
+        tensors[f"models.{task.version}"], tensors[f"buffers.{task.version}"] = task.model, task.buffers
+        tensors[f"levels.{task.map_version}"], ladders[task.map_version] = task.levels.levels, task.levels.ladder
+    for c in server.buffer.values():
+        tensors[f"held.{c.client}"], tensors[f"held_buffers.{c.client}"] = c.values, c.buffers
+        tensors[f"levels.{c.map_version}"], ladders[c.map_version] = c.levels.levels, c.levels.ladder
+    state = {
+        "tick": server.tick,
+        "map_version": server.map_version,
+        "ladders": [[version, list(ladder)] for version, ladder in sorted(ladders.items())],
+        "client_levels": server.client_levels,
+        "detectors": [[i, d.best if d.best > -math.inf else None, d.waited] for i, d in sorted(server.detectors.items())],
+        "held": [[c.client, c.version, c.level, c.map_version] for c in server.buffer.values()],
+        "dispatched": [
+            [t.client, t.version, t.level, t.map_version, t.learning_rate, t.first_batch]
+            for t in server.dispatched.values()
+        ],
+        "batches": server.batches,
+        "updates": server.updates,
+        "staleness": server.staleness,
+        "reports": [[level, total, n] for level, (total, n) in sorted(server.reports.items())],
+    }
+    return tensors, state
+
+
+def restore_server(server: Server, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Take up the state saved by `server_state` in a server made from the same recipe."""
+    device = server.model.device
+    on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
+    maps = {v: LevelMap(on_device[f"levels.{v}"], tuple(ladder)) for v, ladder in state["ladders"]}
+    server.tick, server.map_version = state["tick"], state["map_version"]
+    server.model, server.buffers = on_device["model"], on_device["buffers"]
+    server.previous = on_device.get("previous")
+    server.levels = maps[server.map_version]
+    server.client_levels = list(state["client_levels"])
+    server.batches, server.updates = list(state["batches"]), list(state["updates"])
+    server.staleness = list(state["staleness"])
+    server.reports = {level: (total, n) for level, total, n in state["reports"]}
+    server.detectors = {i: _detector(server, best, waited) for i, best, waited in state["detectors"]}
+    server.buffer = {
+        client: Contribution(
+            client=client,
+            version=version,
+            level=level,
+            levels=maps[map_version],
+            map_version=map_version,
+            values=on_device[f"held.{client}"],
+            buffers=on_device[f"held_buffers.{client}"],
+        )
+        for client, version, level, map_version in state["held"]
+    }
+    server.dispatched = {
+        client: ClientTask(
+            client=client,
+            version=version,
+            level=level,
+            levels=maps[map_version],
+            map_version=map_version,
+            model=on_device[f"models.{version}"],
+            buffers=on_device[f"buffers.{version}"],
+            learning_rate=rate,
+            first_batch=first_batch,
+        )
+        for client, version, level, map_version, rate, first_batch in state["dispatched"]
+    }
+
+
+def _detector(server: Server, best: float | None, waited: int) -> SaturationDetector:
+    detector = SaturationDetector(server.rules.restoration.patience)  # type: ignore[union-attr]
+    detector.best, detector.waited = -math.inf if best is None else best, waited
+    return detector
+
+
+def save_model(path: Path, names: Mapping[str, Tensor]) -> None:
+    """The final model, one tensor per parameter and buffer."""
+    write_tensors(path, {name: torch.as_tensor(tensor) for name, tensor in names.items()}, {"format": "pt"})

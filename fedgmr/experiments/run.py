@@ -1,0 +1,252 @@
+"""One run: from a recipe (or the arguments of `simulate`) to a result, with records, checkpoints and a directory if wanted.
+
+`simulate` is the Python entry point; `run_recipe` and `resume_run` are what the command line calls. Needs torch and numpy only.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from fedgmr.exchange import Diverged
+from fedgmr.experiments.assembly import Assembly, assemble, make_task, resolve
+from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint, save_model
+from fedgmr.experiments.rundir import create_run, device_name, locked, open_run, versions, write_summary
+from fedgmr.federation import federate
+from fedgmr.fleets.network import Link
+from fedgmr.fleets.presets import FleetSettings
+from fedgmr.methods.method import Method, named_method
+from fedgmr.recipe import Recipe, TaskSettings
+from fedgmr.reporting.recorder import History, Recorder
+from fedgmr.settings import build
+from fedgmr.tasks.task import Task
+
+
+class Watcher(Protocol):
+    """Sees a run's progress (a progress line, a log)."""
+
+    def update(
+        self, *, seconds: float, tick: int, accuracy: float, density: float, bytes_up: int, bytes_down: int
+    ) -> None:
+        """Where the run stands."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Result:
+    """What a run gives back."""
+
+    recipe: Recipe
+    history: History
+    model: dict[str, Tensor]  # the final global model by parameter and buffer name
+    summary: dict[str, Any]
+
+    @property
+    def final_accuracy(self) -> float:
+        """Accuracy of the global model at the time budget, 0..1."""
+        return float(self.history[-1]["accuracy"])
+
+    def save(self, path: str | Path) -> Path:
+        """Write a run directory: recipe, metrics, summary, final model. Returns it."""
+        directory = Path(path)
+        create_run(directory, self.recipe)
+        recorder = Recorder(directory)
+        for row in self.history:
+            recorder.record(dict(row))
+        recorder.close()
+        save_model(directory / "model.safetensors", self.model)
+        write_summary(directory, self.summary)
+        return directory
+
+
+def simulate(
+    task: Task | str,
+    *,
+    method: Method | str = "fedgmr",
+    fleet: FleetSettings | Sequence[Link] | str = "high",
+    seconds: float,
+    seed: int = 0,
+    output: str | Path | None = None,
+    watcher: Watcher | None = None,
+    **settings: Any,
+) -> Result:
+    """Simulate a federated run and return its history and final model.
+
+    Args:
+        task: what is learned: a Task, the name of a built-in one, or an import path.
+        method: a name (see `fedgmr list`), an import path, or a composed Method.
+        fleet: "high", "medium", "low", a FleetSettings, or one Link per client.
+        seconds: time budget in virtual seconds.
+        seed: decides every random draw.
+        output: a new run directory for records and checkpoints; None keeps all in memory.
+        watcher: is told where the run stands after each tick.
+        **settings: further sections of a recipe, as objects or plain data: `partition`, `network`, `training`,
+            `participation`, `evaluation`, `checkpoint`, `device`, `name`.
+    """
+    composed = named_method(method) if isinstance(method, str) else method
+    data = {
+        "name": composed.name,
+        **settings,
+        "seconds": seconds,
+        "seed": seed,
+        "task": TaskSettings(name=task if isinstance(task, str) else task.name),
+        "method": composed,
+        "fleet": _fleet_settings(fleet),
+    }
+    recipe = build(Recipe, data)
+    made = make_task(recipe) if isinstance(task, str) else task
+    return _start(resolve(recipe, made), made, Path(output) if output is not None else None, watcher)
+
+
+def run_recipe(recipe: Recipe, output: Path | None, watcher: Watcher | None = None) -> Result:
+    """Run a recipe from the beginning."""
+    task = make_task(recipe)
+    return _start(resolve(recipe, task), task, output, watcher)
+
+
+def resume_run(directory: Path, watcher: Watcher | None = None) -> Result:
+    """Continue an interrupted run from its newest valid checkpoint (from the beginning if it had none yet)."""
+    recipe = open_run(directory)
+    with locked(directory):
+        assembly = assemble(recipe, make_task(recipe))
+        recorded = load_checkpoint(directory, assembly.server, assembly.fleet)
+        recorder = Recorder(directory)
+        recorder.cut_back(recorded or 0)
+        return _Execution(assembly, recorder, directory, watcher).finish(resumed=recorded is not None)
+
+
+def _start(recipe: Recipe, task: Task, output: Path | None, watcher: Watcher | None) -> Result:
+    assembly = assemble(recipe, task)
+    if output is None:
+        return _Execution(assembly, Recorder(), None, watcher).finish(resumed=False)
+    create_run(output, recipe)
+    with locked(output):
+        return _Execution(assembly, Recorder(output), output, watcher).finish(resumed=False)
+
+
+def _fleet_settings(fleet: FleetSettings | Sequence[Link] | str) -> FleetSettings:
+    if isinstance(fleet, FleetSettings):
+        return fleet
+    if isinstance(fleet, str):
+        return build(FleetSettings, {"name": fleet}, path="fleet")
+    return FleetSettings(name="custom", links=tuple(fleet))
+
+
+class _Execution:
+    """One pass through the loop: evaluates on the time grid, records, checkpoints."""
+
+    def __init__(self, assembly: Assembly, recorder: Recorder, directory: Path | None, watcher: Watcher | None) -> None:
+        self.assembly, self.recorder, self.directory, self.watcher = assembly, recorder, directory, watcher
+        last = recorder.rows[-1] if recorder.rows else {"wall": 0.0, "seconds": 0.0}
+        # A resumed run's wall time and evaluation grid go on where they were cut.
+        self.began = time.perf_counter() - last["wall"]
+        self.grid = self._grid(last["seconds"])
+
+    def finish(self, *, resumed: bool) -> Result:
+        """Run to the time budget; what was recorded stays whatever happens."""
+        server, fleet, recipe = self.assembly.server, self.assembly.fleet, self.assembly.recipe
+        try:
+            if not resumed:
+                self._record(0.0)
+            federate(server, fleet, seconds=recipe.seconds, after_tick=self._after_tick, resumed=resumed)
+            if self.recorder.rows[-1]["seconds"] < recipe.seconds:
+                self._record(recipe.seconds)
+        except Diverged as error:
+            if self.directory is not None:
+                write_summary(self.directory, self._summary("diverged") | {"problem": str(error)})
+            raise
+        finally:
+            self.recorder.close()
+        result = Result(
+            recipe=recipe,
+            history=History(self.recorder.rows),
+            model=self._named_model(),
+            summary=self._summary("finished"),
+        )
+        if self.directory is not None:
+            save_model(self.directory / "model.safetensors", result.model)
+            # Last, because a finished summary says that everything else is there.
+            write_summary(self.directory, result.summary)
+        return result
+
+    def _grid(self, seconds: float) -> int:
+        every = self.assembly.recipe.evaluation.every_seconds
+        assert every is not None, "resolved before a run"
+        return int(seconds / every + 1e-9)
+
+    def _after_tick(self) -> None:
+        server, fleet, recipe = self.assembly.server, self.assembly.fleet, self.assembly.recipe
+        if self._grid(fleet.now) > self.grid:
+            self.grid = self._grid(fleet.now)
+            self._record(fleet.now)
+        if self.directory is not None and server.tick % recipe.checkpoint.every == 0:
+            self.recorder.sync()
+            save_checkpoint(
+                self.directory, server, fleet, recorded=len(self.recorder.rows), keep=recipe.checkpoint.keep
+            )
+        if self.watcher is not None:
+            levels = server.client_levels
+            self.watcher.update(
+                seconds=fleet.now,
+                tick=server.tick,
+                accuracy=self.recorder.rows[-1]["accuracy"],
+                density=sum(server.ladder[level] for level in levels) / len(levels),
+                bytes_up=sum(fleet.bytes_up),
+                bytes_down=sum(fleet.bytes_down),
+            )
+
+    def _record(self, seconds: float) -> None:
+        server, fleet = self.assembly.server, self.assembly.fleet
+        score = self.assembly.evaluator.test(server.model, server.buffers)
+        clients = range(fleet.clients)
+        self.recorder.record(
+            {
+                "seconds": seconds,
+                "tick": server.tick,
+                "accuracy": score.accuracy,
+                "loss": score.loss,
+                "density": [server.density(client) for client in clients],
+                "level": list(server.client_levels),
+                "staleness": list(server.staleness),
+                "updates": list(server.updates),
+                "bytes_down": list(fleet.bytes_down),
+                "bytes_up": list(fleet.bytes_up),
+                "bytes_server": fleet.bytes_server,
+                "in_flight": fleet.in_flight,
+                "wall": round(time.perf_counter() - self.began, 3),
+            }
+        )
+
+    def _named_model(self) -> dict[str, Tensor]:
+        server, layout = self.assembly.server, self.assembly.layout
+        model = {p.name: view.clone() for p, view in zip(layout.parameters, layout.views(server.model), strict=True)}
+        for place in layout.buffers:
+            model[place.name] = server.buffers[place.start : place.stop].view(place.shape).clone()
+        return model
+
+    def _summary(self, status: str) -> dict[str, Any]:
+        recipe, task, rows = self.assembly.recipe, self.assembly.task, self.recorder.rows
+        return {
+            "schema_version": 1,
+            "status": status,
+            "name": recipe.name,
+            "method": recipe.method.name,
+            "method_title": recipe.method.title or recipe.method.name,
+            "task": task.name,
+            "task_title": task.title or task.name,
+            "stand_in": task.stand_in,
+            "short": recipe.short,
+            "fleet": recipe.fleet.name,
+            "clients": self.assembly.fleet.clients,
+            "seed": recipe.seed,
+            "seconds": recipe.seconds,
+            "ticks": self.assembly.server.tick,
+            "final_accuracy": rows[-1]["accuracy"],
+            "final_loss": rows[-1]["loss"],
+            "wall_seconds": round(time.perf_counter() - self.began, 3),
+            "device": device_name(recipe.device),
+            "versions": versions(),
+        }

@@ -1,0 +1,81 @@
+"""The run directory: created, locked while in use, and opened again for a resume.
+
+It holds recipe.yaml (resolved), metrics.jsonl, checkpoints/, summary.json, model.safetensors and the report; whoever finds it can
+understand and repeat the run.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedgmr.recipe import Recipe, recipe_data, recipe_from
+from fedgmr.settings import SettingError, dump, read_mapping, write_text_atomic
+
+RECIPE = "recipe.yaml"
+SUMMARY = "summary.json"
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the directory's lock; SettingError where another process has it. Ends with the process, even a killed one."""
+    with (directory / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SettingError(f"The run directory {directory} is in use by another process: wait for it or give another output.") from None
+        yield
+
+
+def create_run(directory: Path, recipe: Recipe) -> None:
+    """Make a new run directory with its resolved recipe; never touches one that holds a run."""
+    if (directory / RECIPE).exists():
+        raise SettingError(f"output is {str(directory)!r}, which holds a run already: resume it or give another directory.")
+    if directory.exists() and not directory.is_dir():
+        raise SettingError(f"output is {str(directory)!r}, which is a file: give a directory.")
+    directory.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(directory / RECIPE, dump(recipe_data(recipe)))
+
+
+def open_run(directory: Path) -> Recipe:
+    """The recipe of an unfinished run."""
+    if not (directory / RECIPE).is_file():
+        raise SettingError(f"{str(directory)!r} is not a run directory: it has no {RECIPE}.")
+    summary = directory / SUMMARY
+    if summary.exists() and json.loads(summary.read_text()).get("status") == "finished":
+        raise SettingError(f"The run in {str(directory)!r} is finished: there is nothing to resume.")
+    return recipe_from(read_mapping(directory / RECIPE))
+
+
+def write_summary(directory: Path, summary: dict[str, Any]) -> None:
+    """Write summary.json."""
+    write_text_atomic(directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """What the run ran on."""
+    from fedgmr import __version__
+
+    return {
+        "fedgmr": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "threads": str(torch.get_num_threads()),
+        "cores": str(os.cpu_count()),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def device_name(device: str) -> str:
+    """The device for people."""
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"

@@ -1,0 +1,80 @@
+"""Fleets by name: the paper's bandwidth classes (tab:bandwidth) in its High, Medium and Low compositions; or any list of links.
+
+Client 0 is the fastest (A31). The preset densities are in proportion to the bandwidth, so that every class needs the same time for
+its preset sub-model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from fedgmr.fleets.network import Link
+from fedgmr.fleets.simulated import Absence
+
+CLASSES = (
+    Link(down=20.0, up=5.0, density=1.0),
+    Link(down=10.0, up=2.5, density=0.5),
+    Link(down=4.0, up=1.0, density=0.2),
+    Link(down=2.0, up=0.5, density=0.1),
+    Link(down=1.0, up=0.25, density=0.05),
+)
+COMPOSITIONS: Mapping[str, tuple[int, ...]] = {"high": (1, 1, 1, 1, 6), "medium": (1, 1, 2, 3, 3), "low": (2, 2, 2, 2, 2)}
+# A37: what the paper's five-client rows are made of; medium is not among them and follows the same idea.
+_OF_FIVE: Mapping[str, tuple[int, ...]] = {"high": (1, 0, 0, 0, 4), "medium": (1, 0, 1, 1, 2), "low": (1, 1, 1, 1, 1)}
+CONV2_PARAMETERS = 6_603_710  # what the paper's bandwidths were chosen for
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetSettings:
+    """The clients of a run and their links."""
+
+    name: Literal["high", "medium", "low", "custom"] = field(
+        default="high", metadata={"help": "composition of the paper's bandwidth classes; custom: fleet.links"}
+    )
+    clients: int | None = field(default=None, metadata={"at_least": 1, "help": "none: 10, or as many as links"})
+    links: tuple[Link, ...] | None = field(default=None, metadata={"help": "one link per client, MiB/s, for name: custom"})
+    densities: tuple[float, ...] | None = field(
+        default=None, metadata={"above": 0, "at_most": 1, "help": "one preset density per client; none: by bandwidth class"}
+    )
+    scale: float | Literal["model"] = field(
+        default=1.0,
+        metadata={"above": 0, "help": "multiplies every rate; model: model size / Conv-2 size, so small models feel the same links"},
+    )
+    absences: tuple[Absence, ...] = field(default=(), metadata={"help": "when clients take no new task"})
+
+    def __post_init__(self) -> None:
+        if self.links is not None and not self.links:
+            raise ValueError("links is []: give at least one client.")
+        if (self.links is not None) != (self.name == "custom"):
+            raise ValueError(f"name is {self.name!r} and links is {'given' if self.links else 'not given'}: links go with name: custom.")
+        if self.links is not None and self.clients not in (None, len(self.links)):
+            raise ValueError(f"clients is {self.clients} and there are {len(self.links)} links: give one link per client.")
+
+    def resolved_links(self) -> list[Link]:
+        """One link per client, each with its preset density."""
+        links = list(self.links) if self.links is not None else named_links(self.name, self.clients or 10)
+        if self.densities is None:
+            return [replace(link, density=1.0 if link.density is None else link.density) for link in links]
+        if len(self.densities) != len(links):
+            raise ValueError(f"fleet.densities has {len(self.densities)} entries: give one per client, {len(links)}.")
+        return [replace(link, density=density) for link, density in zip(links, self.densities, strict=True)]
+
+    def rate_scale(self, parameters: int) -> float:
+        """The factor on every rate for a model of this size."""
+        return parameters / CONV2_PARAMETERS if self.scale == "model" else self.scale
+
+
+def named_links(name: str, clients: int) -> list[Link]:
+    """The links of a composition with this many clients, fastest first."""
+    counts = _OF_FIVE[name] if clients == 5 else _scaled(COMPOSITIONS[name], clients)
+    return [link for link, count in zip(CLASSES, counts, strict=True) for _ in range(count)]
+
+
+def _scaled(counts: Sequence[int], clients: int) -> list[int]:
+    """`counts` in proportion for another number of clients: largest remainder, the faster class first."""
+    quotas = [count * clients / sum(counts) for count in counts]
+    whole = [int(quota) for quota in quotas]
+    by_remainder = sorted(range(len(counts)), key=lambda i: (whole[i] - quotas[i], i))
+    for i in by_remainder[: clients - sum(whole)]:
+        whole[i] += 1
+    return whole

@@ -1,0 +1,118 @@
+"""The simulated fleet: a virtual clock, an event queue and lazily batched training.
+
+A task's arrival time is known at dispatch (time is data), so training happens only when its update is collected; nothing
+here looks at the host's clock. Ties in the queue are broken by dispatch order, so the run is deterministic.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedgmr.exchange import ClientTask, Update
+from fedgmr.fleets.network import Network
+from fedgmr.training.executors import Executor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absence:
+    """Clients that take no new task between two moments; a task in flight is finished."""
+
+    clients: tuple[int, ...] = field(metadata={"at_least": 0, "help": "client numbers, from 0"})
+    start: float = field(metadata={"at_least": 0, "help": "seconds"})
+    end: float = field(metadata={"above": 0, "help": "seconds; must be after start"})
+    every: float | None = field(default=None, metadata={"above": 0, "help": "repeat with this period, in seconds"})
+
+    def __post_init__(self) -> None:
+        if self.end <= self.start:
+            raise ValueError(f"end is {self.end}: give a moment after start ({self.start}).")
+        if self.every is not None and self.every < self.end:
+            raise ValueError(f"every is {self.every}: give a period of at least end ({self.end}).")
+
+    def away(self, now: float) -> bool:
+        """Whether the clients are away at `now`."""
+        return self.start <= (now if self.every is None else now % self.every) < self.end
+
+    def change(self, now: float) -> float:
+        """The first moment after `now` at which the clients may be back."""
+        offset = 0.0 if self.every is None else now - now % self.every
+        if now < offset + self.end:
+            return offset + self.end
+        return math.inf if self.every is None else offset + self.every + self.end
+
+
+class SimulatedFleet:
+    """Clients in virtual time."""
+
+    def __init__(
+        self, network: Network, executor: Executor, clients: int, *, absences: Sequence[Absence] = ()
+    ) -> None:
+        self.network, self.executor, self.clients, self.absences = network, executor, clients, list(absences)
+        self.now = 0.0
+        self.bytes_down = [0] * clients
+        self.bytes_up = [0] * clients
+        self._tasks: dict[int, ClientTask] = {}
+        self._queue: list[tuple[float, int, int, int]] = []  # arrival, dispatch number, client, bytes up
+        self._dispatched = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Tasks dispatched and not yet collected."""
+        return len(self._tasks)
+
+    @property
+    def bytes_server(self) -> int:
+        """Bytes that have crossed the server's shared uplink."""
+        return self.network.server_bytes
+
+    def free(self) -> list[int]:
+        """Clients that can take a task now."""
+        away = {c for absence in self.absences if absence.away(self.now) for c in absence.clients}
+        return [c for c in range(self.clients) if c not in self._tasks and c not in away]
+
+    def dispatch(self, tasks: Sequence[ClientTask]) -> None:
+        """Send the tasks; all of them leave together."""
+        for trip in self.network.send(tasks, self.now):
+            heapq.heappush(self._queue, (trip.arrival, self._dispatched, trip.client, trip.up))
+            self._dispatched += 1
+            self.bytes_down[trip.client] += trip.down
+        self._tasks.update((task.client, task) for task in tasks)
+
+    def collect(self, *, until: float, arrivals: int | None = None) -> list[Update]:
+        """Advance the clock to `until`, or to the arrival of update number `arrivals` if that is earlier."""
+        arrived: list[ClientTask] = []
+        while self._queue and self._queue[0][0] <= until and len(arrived) != arrivals:
+            self.now, _, client, up = heapq.heappop(self._queue)
+            self.bytes_up[client] += up
+            arrived.append(self._tasks.pop(client))
+        if arrivals is None or len(arrived) != arrivals:
+            self.now = until
+        elif not arrived:
+            # Nobody is at work: the next thing that can happen is a client's return.
+            self.now = min([until, *(absence.change(self.now) for absence in self.absences)])
+        return self.executor.train(arrived)
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the tasks, which the server keeps, as JSON-ready data."""
+        return {
+            "now": self.now,
+            "queue": sorted(self._queue),
+            "dispatched": self._dispatched,
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "bytes_server": self.network.server_bytes,
+            "uplink_free": self.network.uplink_free,
+            "known_maps": [[client, *known] for client, known in sorted(self.network.known_maps.items())],
+        }
+
+    def restore(self, state: dict[str, Any], tasks: dict[int, ClientTask]) -> None:
+        """Take up the state saved by `state()`; `tasks` are the server's tasks in flight."""
+        self.now = state["now"]
+        self._queue = [(arrival, number, client, up) for arrival, number, client, up in state["queue"]]
+        heapq.heapify(self._queue)
+        self._tasks = dict(tasks)
+        self._dispatched = state["dispatched"]
+        self.bytes_down, self.bytes_up = list(state["bytes_down"]), list(state["bytes_up"])
+        self.network.server_bytes, self.network.uplink_free = state["bytes_server"], state["uplink_free"]
+        self.network.known_maps = {client: (version, level) for client, version, level in state["known_maps"]}

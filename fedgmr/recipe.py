@@ -1,0 +1,137 @@
+"""The recipe: one typed, strict description of a run. YAML in, frozen values out; what is unknown or out of range is an error.
+
+A run writes its resolved recipe (every default filled in) into its directory; that file alone repeats the run.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from fedgmr.fleets.network import NetworkSettings
+from fedgmr.fleets.presets import FleetSettings
+from fedgmr.methods.method import Method, named_method
+from fedgmr.server.coordination import Participation
+from fedgmr.settings import SettingError, apply_overrides, build, plain, read_mapping, suggestion
+from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
+from fedgmr.training.settings import TrainingSettings
+
+SCHEMA_VERSION = 1
+_SHORTHANDS = {"method": "name", "task": "name", "fleet": "name"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """Which task, and its options."""
+
+    name: str = field(metadata={"help": "a built-in task, or package.module:function that returns a Task"})
+    options: dict[str, Any] = field(default_factory=dict, metadata={"help": "keyword arguments of the task's function"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSettings:
+    """When and on what models are measured."""
+
+    every_seconds: float | None = field(
+        default=None, metadata={"above": 0, "help": "virtual seconds between evaluations; none: 10 x the period"}
+    )
+    validation: Literal["server", "clients"] = field(
+        default="server", metadata={"help": "metric for restoration: a held-out server set, or the clients' own held-out samples"}
+    )
+    client_holdout: float = field(
+        default=0.1, metadata={"above": 0, "below": 1, "help": "share of its samples a client holds out, for validation: clients"}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSettings:
+    """When the whole run state is saved."""
+
+    every: int = field(default=100, metadata={"at_least": 1, "help": "ticks between checkpoints"})
+    keep: int = field(default=2, metadata={"at_least": 1, "help": "how many of the newest are kept"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything a run depends on."""
+
+    schema_version: int = field(default=SCHEMA_VERSION, metadata={"help": "version of this format"})
+    name: str = "run"
+    about: str = field(default="", metadata={"help": "one line for lists"})
+    short: bool = field(default=False, metadata={"help": "a shortened run, marked so in every output"})
+    seed: int = field(default=0, metadata={"at_least": 0})
+    seconds: float = field(metadata={"above": 0, "help": "time budget in virtual seconds"})
+    task: TaskSettings
+    partition: Partition = field(default=IID(), metadata={"kinds": (IID, Dirichlet, ByUser)})
+    method: Method
+    fleet: FleetSettings = FleetSettings()
+    network: NetworkSettings = NetworkSettings()
+    training: TrainingSettings = TrainingSettings()
+    participation: Participation = Participation()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    device: str = field(default="auto", metadata={"help": "auto, cpu, cuda or cuda:N"})
+    executor: Literal["sequential"] = "sequential"
+
+    def __post_init__(self) -> None:
+        if self.schema_version != SCHEMA_VERSION:
+            raise ValueError(f"schema_version is {self.schema_version}: this release reads version {SCHEMA_VERSION}.")
+
+
+def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str | None = None) -> Recipe:
+    """The recipe described by plain data, after `key=value` overrides.
+
+    Args:
+        data: a recipe; its section `methods` holds settings by method name, used for whichever method runs.
+        overrides: `key=value`, applied last.
+        method: run this method instead of the recipe's.
+    """
+    data = dict(data)
+    if method is not None:
+        data["method"] = method
+    data = apply_overrides(data, overrides, short=_SHORTHANDS)
+    for key in _SHORTHANDS:
+        if isinstance(data.get(key), str):
+            data[key] = {"name": data[key]}
+    tuned = data.pop("methods", {})
+    if not isinstance(tuned, Mapping):
+        raise SettingError(f"methods is {tuned!r}: give a mapping from method names to their settings.")
+    for name, settings in tuned.items():
+        named_method(name, settings)  # a mistake is told even where the method is not the one that runs
+    if isinstance(data.get("method"), Mapping):
+        given = dict(data["method"])
+        if "name" not in given:
+            raise SettingError("method.name is missing: name a method, see `fedgmr list`.")
+        name = str(given.pop("name"))
+        data["method"] = named_method(name, tuned.get(name, {}), given)
+    return build(Recipe, data)
+
+
+def recipe_data(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as plain data, the inverse of `recipe_from`."""
+    data = plain(recipe)
+    assert isinstance(data, dict)
+    return data
+
+
+def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in a file, or one that ships with the package by name ("quickstart")."""
+    return recipe_from(read_mapping(recipe_path(source)), overrides)
+
+
+def recipe_path(source: str) -> Path:
+    """The file of a recipe given by path or by name."""
+    path = Path(source)
+    if path.exists() or path.suffix or "/" in source:
+        return path
+    shipped = shipped_recipes()
+    if source not in shipped:
+        raise SettingError(f"The recipe {source!r} is neither a file nor a recipe that ships with the package: {suggestion(source, list(shipped))}")
+    return shipped[source]
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Recipes inside the package, by name."""
+    root = Path(str(resources.files("fedgmr") / "recipes"))
+    return {str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.yaml"))}

@@ -1,0 +1,286 @@
+"""Methods side by side: runs grouped by method, mean and std over seeds, as a table, a CSV file and a page.
+
+`compare_runs` reads and computes, `Comparison` holds the numbers and writes them as text, `write_comparison`
+adds the figures. The std is the sample std (n - 1), absent for a single run.
+"""
+
+import csv
+import io
+import math
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from fedgmr.reporting import plots
+from fedgmr.reporting.report import figure, notice, page, run_notices, table
+from fedgmr.reporting.rundir import (
+    Run,
+    average_curve,
+    format_bytes,
+    format_percent,
+    format_seconds,
+    format_target,
+    read_run,
+    replace_file,
+)
+
+_ENDED = ("finished", "diverged")
+_TARGET_SHARE = 0.95  # of the best method's mean accuracy, when no target is given
+_SAME_LENGTH = 1.01  # runs whose lengths differ by less than this factor had the same time budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One method, accuracies 0..1; the std of a single run and the way to a target never reached are None."""
+
+    method: str
+    runs: int
+    accuracy: float
+    accuracy_std: float | None
+    half_accuracy: float
+    half_accuracy_std: float | None
+    reached: int
+    seconds_to_target: float | None
+    bytes_to_target: float | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Comparison:
+    """Methods at the same time budget, best first, with the runs behind them."""
+
+    title: str
+    budget: float
+    target: float
+    target_reason: str
+    rows: tuple[Row, ...]
+    groups: Mapping[str, tuple[Run, ...]]
+    notes: tuple[str, ...]
+
+    def heading(self) -> str:
+        """What the numbers are, in two sentences."""
+        return (
+            f"Accuracy after {format_seconds(self.budget)} and after half of it, mean ± std over the runs. "
+            f"Target {format_target(self.target)}, {self.target_reason}: mean over the runs that reach it."
+        )
+
+    def header(self) -> list[str]:
+        """The names of the columns of `cells`."""
+        target = format_target(self.target)
+        at = [f"acc. (%) at {format_seconds(time)}" for time in (self.budget, self.budget / 2)]
+        return ["method", "runs", *at, f"time to {target}", f"data to {target}"]
+
+    def cells(self) -> list[list[str]]:
+        """The table as people read it, one list per method."""
+        return [_cells(row) for row in self.rows]
+
+    def text(self) -> str:
+        """An aligned table for the terminal."""
+        rows = [self.header(), *self.cells()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for first, *others in rows:
+            aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+            lines.append("  ".join([first.ljust(widths[0]), *aligned]))
+        lines.insert(1, "-" * len(lines[0]))
+        prose = [self.heading(), *(f"note: {note}" for note in self.notes)]
+        # Paths in notes stay whole, so that they can be copied.
+        heading, *notes = (
+            textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False) for text in prose
+        )
+        return "\n".join([self.title, heading, "", *lines, *notes])
+
+    def markdown(self) -> str:
+        """A Markdown table under a heading."""
+        rows = [[cell.replace("|", r"\|") for cell in row] for row in (self.header(), *self.cells())]
+        rows.insert(1, [":--", *["--:"] * (len(rows[0]) - 1)])
+        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        notes = [f"\nNote: {note}" for note in self.notes]
+        return "\n".join([f"## {self.title}", "", self.heading(), "", *lines, *notes]) + "\n"
+
+    def csv(self) -> str:
+        """The numbers unrounded, one line per method; an empty cell where there is none."""
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        names = ["method", "runs", "accuracy", "accuracy_std", "half_accuracy", "half_accuracy_std"]
+        names += ["reached", "seconds_to_target", "bytes_to_target"]
+        writer.writerow([*names, "budget_seconds", "target_accuracy"])
+        for row in self.rows:
+            values = [getattr(row, name) for name in names]
+            writer.writerow(["" if value is None else value for value in [*values, self.budget, self.target]])
+        return buffer.getvalue()
+
+
+def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None) -> Comparison:
+    """Compare the runs in `dirs`, grouped by method.
+
+    Args:
+        dirs: run directories of one task and one fleet.
+        target: accuracy (0..1) for "time to" and "data to"; 95 % of the best method's mean unless given.
+
+    Returns:
+        The comparison. Unfinished runs are left out, with a note, unless no run has finished.
+
+    Raises:
+        ValueError: no runs, runs that cannot be compared, or a target that is not a fraction.
+    """
+    if not dirs:
+        raise ValueError("no runs to compare: name at least one run directory")
+    if target is not None and not 0 < target <= 1:
+        raise ValueError(f"target={target}: give the accuracy as a fraction, such as 0.8 for 80 %")
+    runs = [read_run(directory) for directory in dirs]
+    ended = [run for run in runs if run.status in _ENDED] or runs
+    _check_comparable(ended)
+    budget = _budget(ended)
+    groups: dict[str, list[Run]] = {}
+    for run in ended:
+        groups.setdefault(run.title, []).append(run)
+    ranked = dict(sorted(groups.items(), key=lambda item: _rank(item[1], budget)))
+    reason = "as asked"
+    if target is None:
+        best = _mean([run.accuracy_at(budget) for run in next(iter(ranked.values()))])
+        # Rounded down to a tenth of a percent, so that the heading names exactly the number used.
+        target = math.floor(1000 * _TARGET_SHARE * best + 1e-9) / 1000 if best > 0 else 0.0
+        reason = f"{100 * _TARGET_SHARE:.0f} % of the best method's accuracy"
+    first = ended[0].summary
+    task = str(first.get("task_title") or first.get("task") or "Comparison")
+    return Comparison(
+        title=f"{task}, fleet {first['fleet']}" if "fleet" in first else task,
+        budget=budget,
+        target=target,
+        target_reason=reason,
+        rows=tuple(_row(title, members, budget, target) for title, members in ranked.items()),
+        groups={title: tuple(members) for title, members in ranked.items()},
+        notes=tuple(_notes(runs, ended, groups)),
+    )
+
+
+def write_comparison(comparison: Comparison, directory: str | Path) -> Path:
+    """Write `report.html`, `comparison.csv`, `comparison.md` and the figures (PNG and PDF) into `directory`.
+
+    Returns:
+        The path of the page.
+    """
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    accuracy, density, totals = {}, {}, {}
+    for title, runs in comparison.groups.items():
+        accuracy[title] = average_curve(runs, lambda run: run.history.accuracy)
+        density[title] = average_curve(runs, lambda run: run.history.density.mean(axis=1))
+        totals[title] = _total_bytes(runs)
+    figures = {
+        "accuracy": plots.accuracy_figure(accuracy, target=comparison.target),
+        "density": plots.mean_density_figure(density),
+        "bytes": plots.method_bytes_figure(totals),
+    }
+    images = plots.save_figures(figures, folder)
+    replace_file(folder / "comparison.csv", comparison.csv().encode())
+    replace_file(folder / "comparison.md", comparison.markdown().encode())
+    replace_file(folder / "report.html", page(comparison.title, _body(comparison, images)).encode())
+    return folder / "report.html"
+
+
+def _body(comparison: Comparison, images: Mapping[str, bytes]) -> str:
+    best = comparison.rows[0]
+    lead = (
+        f"Best after {format_seconds(comparison.budget)}: {best.method}, {format_percent(best.accuracy, 2)}."
+    )
+    sources = "\n".join(str(run.path) for runs in comparison.groups.values() for run in runs)
+    captions = {
+        "accuracy": "Accuracy of the global model: mean over the runs, in a band of one std either way.",
+        "density": "Mean density of the sub-models (1 is the full model); equal methods share a line.",
+        "bytes": "Data all clients together received and sent (1 MB is 10⁶ bytes), mean over the runs.",
+    }
+    parts = [
+        f"<header><h1>{escape(comparison.title)}</h1>\n<p>{escape(lead)}</p></header>",
+        *map(notice, comparison.notes),
+        "<h2>Methods</h2>",
+        table(comparison.header(), comparison.cells()),
+        f'<p class="soft">{escape(comparison.heading())}</p>',
+        "<h2>Figures</h2>",
+        *(figure(images[name], caption) for name, caption in captions.items()),
+        "<h2>Provenance</h2>",
+        f"<details><summary>Run directories</summary><pre>{escape(sources)}</pre></details>",
+    ]
+    return "\n".join(parts)
+
+
+def _row(title: str, runs: Sequence[Run], budget: float, target: float) -> Row:
+    final, half = ([run.accuracy_at(time) for run in runs] for time in (budget, budget / 2))
+    times = [time for run in runs if (time := run.time_to(target)) is not None]
+    counts = [count for run in runs if (count := run.bytes_to(target)) is not None]
+    return Row(
+        method=title,
+        runs=len(runs),
+        accuracy=_mean(final),
+        accuracy_std=statistics.stdev(final) if len(runs) > 1 else None,
+        half_accuracy=_mean(half),
+        half_accuracy_std=statistics.stdev(half) if len(runs) > 1 else None,
+        reached=len(times),
+        seconds_to_target=_mean(times) if times else None,
+        bytes_to_target=_mean(counts) if counts else None,
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    share = "" if row.reached == row.runs else f" ({row.reached} of {row.runs})"
+    time, count = row.seconds_to_target, row.bytes_to_target
+    return [
+        row.method,
+        str(row.runs),
+        _percent_with_std(row.accuracy, row.accuracy_std),
+        _percent_with_std(row.half_accuracy, row.half_accuracy_std),
+        ("-" if time is None else format_seconds(time)) + share,
+        ("-" if count is None else format_bytes(count)) + share,
+    ]
+
+
+def _percent_with_std(mean: float, std: float | None) -> str:
+    return f"{100 * mean:.2f} ± " + ("-" if std is None else f"{100 * std:.2f}")
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def _rank(runs: Sequence[Run], budget: float) -> float:
+    mean = _mean([run.accuracy_at(budget) for run in runs])
+    return math.inf if math.isnan(mean) else -mean
+
+
+def _total_bytes(runs: Sequence[Run]) -> tuple[float, float]:
+    down = _mean([float(run.history.bytes_down[-1].sum()) for run in runs])
+    return down, _mean([float(run.history.bytes_up[-1].sum()) for run in runs])
+
+
+def _budget(runs: Sequence[Run]) -> float:
+    """The time all runs cover. A diverged run stops early but its accuracy stands, so it sets no limit."""
+    lengths = [run.seconds for run in runs if run.status != "diverged"] or [max(run.seconds for run in runs)]
+    # The last tick overshoots the budget by a little, differently in each run.
+    return max(length for length in lengths if length <= _SAME_LENGTH * min(lengths))
+
+
+def _check_comparable(runs: Sequence[Run]) -> None:
+    for key in ("task", "fleet"):
+        seen = {str(run.summary[key]): run.path for run in runs if key in run.summary}
+        if len(seen) > 1:
+            listing = ", ".join(f"{value} ({path})" for value, path in seen.items())
+            raise ValueError(f"the runs differ in {key}: {listing}; compare one {key} at a time")
+
+
+def _notes(runs: Sequence[Run], ended: Sequence[Run], groups: Mapping[str, Sequence[Run]]) -> list[str]:
+    notes = [f"left out, not finished: {run.path}" for run in runs if run not in ended]
+    notes += [f"not finished: {run.path}" for run in ended if run.status not in _ENDED]
+    for run in ended:
+        if run.status == "diverged":
+            notes.append(f"{run.title}, seed {run.summary.get('seed')}, diverged; its last accuracy counts")
+    for title, members in groups.items():
+        seeds = [run.summary.get("seed") for run in members]
+        if len(set(seeds)) < len(seeds):
+            notes.append(f"{title} has several runs with the same seed; the std is not one over seeds")
+    general = [text for run in ended if run.status == "finished" for text in run_notices(run)]
+    return notes + list(dict.fromkeys(general))

@@ -1,0 +1,236 @@
+"""A run directory, read back: recipe, evaluations and summary as one value.
+
+The files are `recipe.yaml`, `metrics.jsonl` (one JSON object per evaluation) and `summary.json` (absent until
+a run ends). Also here: how seconds, bytes and accuracies are written wherever a person reads them, and how
+files are put on disk. Read `report` or `comparison` next.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SCHEMA_VERSION = 1
+Column = NDArray[np.float64]
+
+_INTEGER_COLUMNS = ("tick", "level", "updates", "bytes_down", "bytes_up", "bytes_server", "in_flight")
+_FLOAT_COLUMNS = ("seconds", "accuracy", "loss", "density", "staleness", "wall")
+_PER_CLIENT = ("density", "level", "staleness", "updates", "bytes_down", "bytes_up")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluations:
+    """The evaluations of a run as columns: E evaluations, C clients.
+
+    `staleness` is NaN where a client has no buffered update; byte and update counts are cumulative.
+    """
+
+    seconds: NDArray[np.float64]  # [E] virtual
+    tick: NDArray[np.int64]  # [E]
+    accuracy: NDArray[np.float64]  # [E] 0..1
+    loss: NDArray[np.float64]  # [E]
+    density: NDArray[np.float64]  # [E, C]
+    level: NDArray[np.int64]  # [E, C]
+    staleness: NDArray[np.float64]  # [E, C]
+    updates: NDArray[np.int64]  # [E, C]
+    bytes_down: NDArray[np.int64]  # [E, C]
+    bytes_up: NDArray[np.int64]  # [E, C]
+    bytes_server: NDArray[np.int64]  # [E]
+    in_flight: NDArray[np.int64]  # [E]
+    wall: NDArray[np.float64]  # [E] seconds of the host
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Curve:
+    """A quantity over virtual time; `spread` is one std either way, absent for a single run."""
+
+    seconds: Column
+    mean: Column
+    spread: Column | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Run:
+    """One run as its directory tells it; `summary` is empty for a run that has not ended."""
+
+    path: Path
+    recipe_text: str
+    summary: Mapping[str, Any]
+    history: Evaluations
+
+    @property
+    def title(self) -> str:
+        """The method's name for people, or the directory's when there is no summary yet."""
+        return str(self.summary.get("method_title") or self.summary.get("method") or self.path.name)
+
+    @property
+    def status(self) -> str:
+        """`finished`, `diverged`, ... as recorded; `unfinished` without a summary."""
+        return str(self.summary.get("status", "unfinished"))
+
+    @property
+    def seconds(self) -> float:
+        """Virtual seconds this run covers."""
+        return max(float(self.summary.get("seconds") or 0.0), float(self.history.seconds[-1]))
+
+    @property
+    def final_accuracy(self) -> float:
+        """Accuracy of the last evaluation; NaN if it was not a number."""
+        recorded = self.summary.get("final_accuracy")
+        return float(self.history.accuracy[-1] if recorded is None else recorded)
+
+    def accuracy_at(self, seconds: float) -> float:
+        """Accuracy of the last evaluation at or before `seconds`; NaN before the first one."""
+        index = int(np.searchsorted(self.history.seconds, seconds, side="right")) - 1
+        return float(self.history.accuracy[index]) if index >= 0 else math.nan
+
+    def time_to(self, target: float) -> float | None:
+        """Virtual seconds of the first evaluation with accuracy >= `target`; None if there is none."""
+        index = self._first_reaching(target)
+        return None if index is None else float(self.history.seconds[index])
+
+    def bytes_to(self, target: float) -> int | None:
+        """Bytes up and down over all clients at the first evaluation with accuracy >= `target`."""
+        index = self._first_reaching(target)
+        if index is None:
+            return None
+        return int(self.history.bytes_down[index].sum() + self.history.bytes_up[index].sum())
+
+    def _first_reaching(self, target: float) -> int | None:
+        reached = np.flatnonzero(self.history.accuracy >= target)
+        return int(reached[0]) if reached.size else None
+
+
+def read_run(path: str | Path) -> Run:
+    """Read a run directory.
+
+    Args:
+        path: a directory with at least `recipe.yaml` and `metrics.jsonl`.
+
+    Returns:
+        The run; a half-written last line of `metrics.jsonl` is ignored.
+
+    Raises:
+        ValueError: `path` is not a run directory, or one of its files cannot be understood.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        raise ValueError(f"{directory} is not a run directory: there is no such directory")
+    missing = [name for name in ("recipe.yaml", "metrics.jsonl") if not (directory / name).is_file()]
+    if missing:
+        raise ValueError(f"{directory} is not a run directory: {' and '.join(missing)} missing")
+    return Run(
+        path=directory,
+        recipe_text=(directory / "recipe.yaml").read_text(encoding="utf-8"),
+        summary=_read_summary(directory / "summary.json"),
+        history=_read_history(directory / "metrics.jsonl"),
+    )
+
+
+def _read_summary(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path} is not valid JSON: {error}; without it the run reads as unfinished"
+        ) from error
+    version = summary.get("schema_version") if isinstance(summary, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"{path} has schema_version {version}; this fedgmr reads version {SCHEMA_VERSION}")
+    return dict(summary)
+
+
+def _read_history(path: Path) -> Evaluations:
+    # A killed run may end inside a multi-byte character, so undecodable bytes must not raise.
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path} line {number} is not valid JSON: {error}") from error
+    if not rows:
+        raise ValueError(f"{path.parent} is not a run directory yet: no complete evaluation in metrics.jsonl")
+    return Evaluations(**{name: _column(rows, name, path) for name in _FLOAT_COLUMNS + _INTEGER_COLUMNS})
+
+
+def _column(rows: list[dict[str, Any]], name: str, path: Path) -> NDArray[Any]:
+    dtype = np.int64 if name in _INTEGER_COLUMNS else np.float64
+    try:
+        column = np.array([row[name] for row in rows], dtype=dtype)  # null becomes NaN in a float column
+    except KeyError as error:
+        raise ValueError(f"{path}: an evaluation has no {name!r}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: column {name!r} is not a table of numbers ({error})") from error
+    if column.ndim != (2 if name in _PER_CLIENT else 1):
+        expected = "one number per client" if name in _PER_CLIENT else "one number"
+        raise ValueError(f"{path}: column {name!r} should hold {expected} per evaluation")
+    return column
+
+
+def average_curve(runs: Sequence[Run], column: Callable[[Run], Column]) -> Curve:
+    """Mean and std over runs of a column that keeps its value from one evaluation to the next.
+
+    The grid is the runs' evaluation times from when all have begun, without near duplicates. It ends with the
+    shortest run, but a diverged run does not shorten it: its last value stands.
+    """
+    times = [run.history.seconds for run in runs]
+    start = max(float(time[0]) for time in times)
+    lasting = [float(run.history.seconds[-1]) for run in runs if run.status != "diverged"]
+    end = max(start, min(lasting, default=max(float(time[-1]) for time in times)))
+    spacing = min(float(np.median(np.diff(time, prepend=start))) for time in times)
+    union = np.unique(np.concatenate(times))
+    # Seeds evaluate at nearly, not exactly, the same times: of a crowd, its last time stands for all.
+    kept = [end]
+    for time in union[(union >= start) & (union < end)][::-1]:
+        if kept[-1] - time >= spacing / 2:
+            kept.append(float(time))
+    grid = np.array(kept[::-1])
+    samples = [
+        column(run)[np.searchsorted(time, grid, side="right") - 1]
+        for run, time in zip(runs, times, strict=True)
+    ]
+    spread = np.std(samples, axis=0, ddof=1) if len(runs) > 1 else None
+    return Curve(seconds=grid, mean=np.mean(samples, axis=0), spread=spread)
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds as people write them: `0.5 s`, `42.5 s`, `1,240 s`."""
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in MB (10^6): `0.05 MB`, `12.3 MB`, `1,240 MB`."""
+    megabytes = count / 1e6
+    digits = 0 if megabytes >= 999.5 else 1 if megabytes >= 9.95 else 2
+    return f"{megabytes:,.{digits}f} MB"
+
+
+def format_percent(fraction: float, digits: int = 1) -> str:
+    """A fraction as a percentage: `93.4 %`; `-` for NaN."""
+    return "-" if math.isnan(fraction) else f"{100 * fraction:.{digits}f} %"
+
+
+def format_target(fraction: float) -> str:
+    """A target accuracy, never rounded to a tenth where it is finer: `80.0 %`, `82.25 %`."""
+    return f"{100 * fraction:.2f}".removesuffix("0") + " %"
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write `content` to `path` so that a reader sees the old file or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,22 @@
+"""Named random generators: every draw belongs to (seed, purpose, keys...), never to an execution order.
+
+Two draws with the same name are equal on any machine, in any batch, before or after a resume.
+"""
+
+import zlib
+
+import numpy as np
+
+
+def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
+    """The generator named by `seed`, `purpose` and integer `keys` (client, tick, ...)."""
+    return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, keys)))
+
+
+def derived_seed(seed: int, purpose: str, *keys: int) -> int:
+    """A 63-bit seed under the same naming, for `torch.manual_seed`."""
+    return int(_sequence(seed, purpose, keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _sequence(seed: int, purpose: str, keys: tuple[int, ...]) -> np.random.SeedSequence:
+    return np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *keys])

@@ -1,0 +1,204 @@
+"""Merging client updates: mask-aware mean (MA), gradient average (GA), zero-padded FedAvg (FA), asynchronous mixing.
+
+The plain functions take dense [C, N] values and masks and are what the equations say (section 3.4). The aggregation rules
+below them do the same on level-ordered values without ever building a mask: with nested levels the denominator is
+a table with one entry per level and level map. The buffer keeps each client's most recent update (A13).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from fedgmr.submodels.levels import LevelMap
+
+
+def staleness_weight(staleness: float | Tensor, alpha: float) -> float | Tensor:
+    """(1 + staleness)^-alpha."""
+    return (1 + staleness) ** -alpha
+
+
+def mask_aware_mean(values: Tensor, masks: Tensor, weights: Tensor, previous: Tensor) -> Tensor:
+    """MA: per coordinate the weighted mean over the clients that hold it; `previous` where nobody does.
+
+    Args:
+        values: float [C, N], one model per client.
+        masks: bool [C, N], the coordinates each client holds.
+        weights: [C], at least 0.
+        previous: float [N], the model before the merge.
+    """
+    total, weight = _weighted_sums(values, masks, weights)
+    return torch.where(weight > 0, total / weight.clamp(min=torch.finfo(weight.dtype).tiny), previous)
+
+
+def zero_padded_mean(values: Tensor, masks: Tensor, weights: Tensor) -> Tensor:
+    """FA: the weighted mean over all clients, a coordinate that a client does not hold counting as zero."""
+    total, _ = _weighted_sums(values, masks, weights)
+    return total / torch.as_tensor(weights).to(values.dtype).sum()
+
+
+def gradient_average(deltas: Tensor, masks: Tensor, weights: Tensor, previous: Tensor, clients: int) -> Tensor:
+    """GA: previous + (1/clients)·Σ weight·delta on the coordinates held; each delta is applied once."""
+    total, _ = _weighted_sums(deltas, masks, weights)
+    return previous + total / clients
+
+
+def _weighted_sums(values: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    total, weight = torch.zeros_like(values[0]), torch.zeros_like(values[0])
+    for row, mask, w in zip(values, masks, torch.as_tensor(weights).tolist(), strict=True):
+        total.add_(torch.where(mask, row, 0), alpha=w)
+        weight.add_(mask.to(weight.dtype), alpha=w)
+    return total, weight
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contribution:
+    """One client's update as the server keeps it: a sub-model's values in the level order of its own level map."""
+
+    client: int
+    version: int  # merges done when the client's task was dispatched
+    level: int
+    levels: LevelMap
+    map_version: int
+    values: Tensor
+    buffers: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """The inputs of one merge: the model, what has arrived, what is buffered, and every contribution's weight."""
+
+    model: Tensor
+    buffers: Tensor
+    fresh: Sequence[Contribution]
+    held: Sequence[Contribution]
+    starts: Mapping[int, Tensor]  # by client: the global model its fresh update started from
+    weights: Mapping[int, float]  # by client: staleness weight times client weight
+    clients: int
+
+
+class Aggregation(Protocol):
+    """A merge rule."""
+
+    kind: ClassVar[str]
+
+    def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
+        """The new model and buffers; never changes the old ones in place."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskAware:
+    """MA over the buffered updates (the paper's BuffMaskFedAvg)."""
+
+    kind: ClassVar[str] = "mask_aware"
+
+    def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
+        """Mean over the clients that hold each coordinate."""
+        if not merge.held:
+            return merge.model, merge.buffers
+        total, weight = _level_sums(merge.held, merge.weights, merge.model)
+        mean = total.div_(weight)
+        covered = mean if weight.dim() == 0 else torch.where(weight > 0, mean, merge.model)
+        return covered, _mean_buffers(merge.held, merge)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroPadded:
+    """FA over the buffered updates."""
+
+    kind: ClassVar[str] = "zero_padded"
+
+    def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
+        """Mean over all buffered clients."""
+        if not merge.held:
+            return merge.model, merge.buffers
+        total, _ = _level_sums(merge.held, merge.weights, merge.model)
+        weight = total.new_tensor(sum(merge.weights[c.client] for c in merge.held))
+        return total.div_(weight), _mean_buffers(merge.held, merge)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientAverage:
+    """GA: each update's change, applied once on arrival (A15)."""
+
+    kind: ClassVar[str] = "gradient_average"
+
+    def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
+        """Model plus the mean change."""
+        if not merge.fresh:
+            return merge.model, merge.buffers
+        model = merge.model.clone()
+        for c in merge.fresh:
+            delta = c.values - c.levels.pack(merge.starts[c.client], c.level)
+            _add(model, delta.mul_(merge.weights[c.client] / merge.clients), c)
+        return model, _mean_buffers(merge.fresh, merge)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """FedAsync's server step: W ← (1 - a)·W + a·w with a = rate × weight, on the coordinates the client holds."""
+
+    kind: ClassVar[str] = "mixing"
+    rate: float = field(default=0.6, metadata={"above": 0, "at_most": 1, "help": "share of a fresh update"})
+
+    def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
+        """Mix the arrivals in, one after the other."""
+        model, buffers = merge.model, merge.buffers
+        for c in merge.fresh:
+            share = min(1.0, self.rate * merge.weights[c.client])
+            if c.levels.order is None:
+                model = torch.lerp(model, c.values, share)
+            else:
+                change = c.values - c.levels.pack(model, c.level)
+                model = _add(model.clone(), change.mul_(share), c)
+            buffers = torch.lerp(buffers, c.buffers.to(buffers.dtype), share)
+        return model, buffers
+
+
+def _add(flat: Tensor, values: Tensor, of: Contribution) -> Tensor:
+    order = of.levels.order
+    return flat.add_(values) if order is None else flat.index_add_(0, order[: len(values)], values)
+
+
+def _mean_buffers(contributions: Sequence[Contribution], merge: Merge) -> Tensor:
+    if not len(merge.buffers):
+        return merge.buffers
+    total = torch.zeros_like(merge.buffers)
+    for c in contributions:
+        total.add_(c.buffers, alpha=merge.weights[c.client])
+    return total.div_(sum(merge.weights[c.client] for c in contributions))
+
+
+def _level_sums(
+    contributions: Sequence[Contribution], weights: Mapping[int, float], model: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Σ weight·value [N] and Σ weight per coordinate; the latter a single number where it is the same everywhere."""
+    groups: dict[int, list[Contribution]] = {}
+    for c in contributions:
+        groups.setdefault(c.map_version, []).append(c)
+    sums = [_group_sums(members, weights, model) for members in groups.values()]
+    total, weight = sums[0]
+    for other_total, other_weight in sums[1:]:
+        total, weight = total.add_(other_total), weight + other_weight
+    return total, weight
+
+
+def _group_sums(
+    members: Sequence[Contribution], weights: Mapping[int, float], model: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same for updates of one level map: prefixes are added in level order, the weights are a table by level."""
+    levels = members[0].levels
+    ordered = torch.zeros_like(model)
+    table = [0.0] * (len(levels.ladder) + 1)
+    for c in members:
+        ordered[: len(c.values)].add_(c.values, alpha=weights[c.client])
+        for level in range(c.level + 1):
+            table[level] += weights[c.client]
+    entries = model.new_tensor(table)
+    if levels.order is None:
+        return ordered, entries[0]
+    natural = torch.empty_like(ordered).index_copy_(0, levels.order, ordered)
+    return natural, entries[levels.levels.long()]

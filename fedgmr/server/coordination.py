@@ -1,0 +1,111 @@
+"""Coordination: when is it time to merge (synchronous, semi-asynchronous, asynchronous), and who takes part.
+
+Time here is the fleet's: virtual seconds in a simulation, real ones in a deployment. A merge moment is described by a
+deadline and a number of arrivals; whichever comes first ends the wait.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from fedgmr.seeding import generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Wait until `until` or until `arrivals` updates have come, whichever is first."""
+
+    until: float = math.inf
+    arrivals: int | None = None
+
+
+class Coordination(Protocol):
+    """Decides when the server merges."""
+
+    kind: ClassVar[str]
+
+    def wait(self, tick: int, in_flight: int) -> Wait:
+        """What merge number `tick + 1` waits for."""
+        ...
+
+    def schedule_tick(self, tick: int, now: float) -> float:
+        """The tick at which the learning-rate schedule is read (A19)."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synchronous:
+    """Wait for every client at work."""
+
+    kind: ClassVar[str] = "synchronous"
+
+    def wait(self, tick: int, in_flight: int) -> Wait:
+        """All in flight."""
+        return Wait(arrivals=in_flight)
+
+    def schedule_tick(self, tick: int, now: float) -> float:
+        """The round."""
+        return tick
+
+
+@dataclass(frozen=True, kw_only=True)
+class SemiAsynchronous:
+    """Merge every `period` seconds whatever has arrived."""
+
+    kind: ClassVar[str] = "semi_asynchronous"
+    period: float | None = field(
+        default=None,
+        metadata={"above": 0, "help": "seconds between merges; none: 1.10 x the noise-free synchronous round with IMS"},
+    )
+
+    def wait(self, tick: int, in_flight: int) -> Wait:
+        """The next multiple of the period."""
+        assert self.period is not None, "the period is resolved before a run"
+        return Wait(until=(tick + 1) * self.period)
+
+    def schedule_tick(self, tick: int, now: float) -> float:
+        """The tick."""
+        return tick
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asynchronous:
+    """Merge at every arrival."""
+
+    kind: ClassVar[str] = "asynchronous"
+    period: float | None = field(
+        default=None,
+        metadata={"above": 0, "help": "seconds per tick of the learning-rate schedule only; none: as semi-asynchronous"},
+    )
+
+    def wait(self, tick: int, in_flight: int) -> Wait:
+        """One arrival."""
+        return Wait(arrivals=1)
+
+    def schedule_tick(self, tick: int, now: float) -> float:
+        """Elapsed time over the period, so that the rate falls as fast in time as under ticks."""
+        return tick if self.period is None else now / self.period
+
+
+@dataclass(frozen=True, kw_only=True)
+class Participation:
+    """How many clients work at a time: every free one, or a cohort filled up by drawing at each tick."""
+
+    count: int | None = field(default=None, metadata={"at_least": 1, "help": "clients at work at a time; none: all"})
+    fraction: float | None = field(
+        default=None, metadata={"above": 0, "at_most": 1, "help": "the same as a share of the fleet"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.fraction is not None:
+            raise ValueError(f"count is {self.count} and fraction is {self.fraction}: give one of the two.")
+
+    def draw(self, free: Sequence[int], *, clients: int, in_flight: int, seed: int, tick: int) -> list[int]:
+        """The clients, out of the free ones, that get a task now; `clients` is the size of the fleet."""
+        places = math.ceil(self.fraction * clients) if self.fraction is not None else self.count
+        if places is None or places - in_flight >= len(free):
+            return list(free)
+        places = max(0, places - in_flight)
+        chosen = generator(seed, "cohort", tick).choice(len(free), size=places, replace=False)
+        return sorted(free[int(i)] for i in chosen)

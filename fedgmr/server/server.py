@@ -1,0 +1,259 @@
+"""The server: its state, merge() and tasks(). Knows no clock but the seconds it is told, and nothing of the fleet.
+
+One merge is section 3.3: buffer the arrivals, aggregate, and every `interval` ticks check restoration and refresh the level
+map. Composes aggregation, restoration, coordination and a ranking. Read next: `fedgmr/federation.py`, the loop around it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from fedgmr.exchange import ClientProfile, ClientTask, Diverged, Update
+from fedgmr.server.aggregation import (
+    Aggregation,
+    Contribution,
+    GradientAverage,
+    MaskAware,
+    Merge,
+    Mixing,
+    ZeroPadded,
+)
+from fedgmr.server.coordination import (
+    Asynchronous,
+    Coordination,
+    Participation,
+    SemiAsynchronous,
+    Synchronous,
+)
+from fedgmr.server.restoration import Check, FixedTime, Restoration, Saturation, SaturationDetector
+from fedgmr.server.staleness import Constant, Hinge, Polynomial, Staleness
+from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
+from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Standing, Taylor
+
+Validate = Callable[[Tensor, Tensor], float]  # (flat model, buffers) -> metric, higher is better
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferRule:
+    """Whether the server keeps each client's most recent update for later merges (A13)."""
+
+    keep: bool = field(default=True, metadata={"help": "false: every update is merged once"})
+    max_staleness: int | None = field(
+        default=None, metadata={"at_least": 0, "help": "drop buffered updates older than this; none: never"}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRules:
+    """What a method decides on the server's side."""
+
+    ladder: Ladder = field(
+        default=(0.05, 0.1, 0.2, 0.5, 1.0), metadata={"help": "the densities a sub-model can have, increasing"}
+    )
+    ranking: Ranking = field(default=FullModel(), metadata={"kinds": (FullModel, Taylor, Magnitude, Random)})
+    aggregation: Aggregation = field(
+        default=MaskAware(), metadata={"kinds": (MaskAware, ZeroPadded, GradientAverage, Mixing)}
+    )
+    coordination: Coordination = field(
+        default=Synchronous(), metadata={"kinds": (Synchronous, SemiAsynchronous, Asynchronous)}
+    )
+    restoration: Restoration | None = field(default=None, metadata={"kinds": (Saturation, FixedTime)})
+    staleness: Staleness = field(default=Polynomial(), metadata={"kinds": (Polynomial, Constant, Hinge)})
+    buffer: BufferRule = BufferRule()
+    weighting: Literal["uniform", "samples"] = field(
+        default="uniform", metadata={"help": "weight of a client: the same for all, or its number of samples"}
+    )
+    interval: int = field(
+        default=25, metadata={"at_least": 1, "help": "k_rest: ticks between restoration checks and level-map refreshes"}
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ladder", check_ladder(self.ladder))
+
+    def level_of(self, density: float) -> int:
+        """The level of a client's preset density on this method's ladder."""
+        ladder = self.ranking.ladder(self.ladder)
+        if ladder == (1.0,):
+            return 0
+        for level, step in enumerate(ladder):
+            if math.isclose(step, density, rel_tol=1e-9):
+                return level
+        raise ValueError(f"The density {density} is not on the ladder {list(ladder)}: add it to method.ladder.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What the server tells every client to do; the learning rate by schedule tick."""
+
+    steps: int
+    learning_rate: Callable[[float], float]
+
+
+class Server:
+    """State and decisions of one federated run."""
+
+    def __init__(
+        self,
+        *,
+        rules: ServerRules,
+        layout: Layout,
+        model: Tensor,
+        buffers: Tensor,
+        clients: Sequence[ClientProfile],
+        workload: Workload,
+        seconds: float,
+        seed: int = 0,
+        participation: Participation | None = None,
+        validate: Validate | None = None,
+    ) -> None:
+        """See the fields; `validate` is None where clients report the metric themselves."""
+        self.rules, self.layout, self.workload = rules, layout, workload
+        self.seconds, self.seed, self.validate = seconds, seed, validate
+        self.participation = participation or Participation()
+        self.profiles = list(clients)
+        mean = sum(p.samples for p in clients) / len(clients)
+        uniform = rules.weighting == "uniform"
+        self.client_weights = [1.0 if uniform else p.samples / mean for p in clients]
+        self.ladder = rules.ranking.ladder(rules.ladder)
+
+        self.tick = 0
+        self.model, self.buffers = model, buffers
+        self.previous: Tensor | None = None
+        self.client_levels = [rules.level_of(p.density) for p in clients]
+        self.detectors: dict[int, SaturationDetector] = {}
+        self.buffer: dict[int, Contribution] = {}
+        self.dispatched: dict[int, ClientTask] = {}
+        self.batches = [0] * len(clients)
+        self.updates = [0] * len(clients)
+        self.staleness: list[int | None] = [None] * len(clients)
+        self.reports: dict[int, tuple[float, int]] = {}
+        self.map_version = 0
+        self.levels: LevelMap = rules.ranking.rank(self._standing())
+
+    def tasks(self, free: Sequence[int], now: float) -> list[ClientTask]:
+        """A task for each free client that takes part now; the server remembers what it sent."""
+        chosen = self.participation.draw(
+            free, clients=len(self.profiles), in_flight=len(self.dispatched), seed=self.seed, tick=self.tick
+        )
+        rate = self.workload.learning_rate(self.rules.coordination.schedule_tick(self.tick, now))
+        tasks = []
+        for client in chosen:
+            task = ClientTask(
+                client=client,
+                version=self.tick,
+                level=self.client_levels[client],
+                levels=self.levels,
+                map_version=self.map_version,
+                model=self.model,
+                buffers=self.buffers,
+                learning_rate=rate,
+                first_batch=self.batches[client],
+            )
+            self.batches[client] += self.workload.steps
+            self.dispatched[client] = task
+            tasks.append(task)
+        return tasks
+
+    def merge(self, updates: Sequence[Update], now: float) -> None:
+        """One tick: buffer the arrivals, aggregate, and when due restore clients and refresh the level map."""
+        starts, fresh = {}, []
+        for update in sorted(updates, key=lambda update: update.client):
+            task = self.dispatched.pop(update.client)
+            fresh.append(self._accepted(update, task))
+            starts[update.client] = task.model
+        self.buffer.update((c.client, c) for c in fresh)
+        limit = self.rules.buffer.max_staleness
+        if limit is not None:
+            self.buffer = {i: c for i, c in self.buffer.items() if self.tick - c.version <= limit}
+        held = [self.buffer[client] for client in sorted(self.buffer)]
+        self.previous = self.model
+        self.model, self.buffers = self.rules.aggregation.merge(
+            Merge(
+                model=self.model,
+                buffers=self.buffers,
+                fresh=fresh,
+                held=held,
+                starts=starts,
+                weights={c.client: self._weight(c) for c in (*fresh, *held)},
+                clients=len(self.profiles),
+            )
+        )
+        for c in held:
+            self.staleness[c.client] = self.tick - c.version
+        self.tick += 1
+        if not self.rules.buffer.keep:
+            self.buffer.clear()
+        self._restore_and_refresh(now)
+
+    def density(self, client: int) -> float:
+        """The density of the client's current level."""
+        return self.ladder[self.client_levels[client]]
+
+    def _weight(self, c: Contribution) -> float:
+        return self.rules.staleness.weight(self.tick - c.version) * self.client_weights[c.client]
+
+    def _accepted(self, update: Update, task: ClientTask) -> Contribution:
+        assert update.version == task.version, "a fleet hands over only updates of the task in flight"
+        if not math.isfinite(update.loss):
+            raise Diverged(update.client, self.tick + 1)
+        self.updates[update.client] += 1
+        if update.report is not None:
+            total, samples = self.reports.get(task.level, (0.0, 0))
+            more = update.report.samples
+            self.reports[task.level] = (total + update.report.metric * more, samples + more)
+        return Contribution(
+            client=update.client,
+            version=task.version,
+            level=task.level,
+            levels=task.levels,
+            map_version=task.map_version,
+            values=update.values,
+            buffers=update.buffers,
+        )
+
+    def _restore_and_refresh(self, now: float) -> None:
+        held = frozenset(self.client_levels)
+        rule = self.rules.restoration
+        if rule is not None and self.tick % self.rules.interval == 0:
+            levels = dict(enumerate(self.client_levels))
+            wanted = rule.wanted(levels, len(self.ladder) - 1)
+            check = Check(
+                ladder=self.ladder,
+                levels=levels,
+                detectors=self.detectors,
+                metrics=self._metrics(wanted),
+                progress=now / self.seconds,
+            )
+            for client, level in rule.restore(check).items():
+                self.client_levels[client] = level
+        if self.rules.ranking.due(self.tick, self.rules.interval):
+            self.levels = self.rules.ranking.rank(self._standing(held))
+            self.map_version += 1
+
+    def _metrics(self, wanted: set[int]) -> dict[int, float]:
+        """The validation metric of each wanted level's sub-model, once per level."""
+        if self.validate is None:
+            reports, self.reports = self.reports, {}
+            return {level: total / n for level, (total, n) in reports.items() if level in wanted and n}
+        metrics = {}
+        for level in sorted(wanted):
+            whole = self.levels.sizes[level] == len(self.levels)
+            model = self.model if whole else self.model * self.levels.mask(level)
+            metrics[level] = self.validate(model, self.buffers)
+        return metrics
+
+    def _standing(self, held: frozenset[int] = frozenset()) -> Standing:
+        return Standing(
+            layout=self.layout,
+            ladder=self.ladder,
+            model=self.model,
+            previous=self.previous,
+            tick=self.tick,
+            seed=self.seed,
+            current=getattr(self, "levels", None),
+            held=held,
+        )

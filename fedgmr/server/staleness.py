@@ -1,0 +1,55 @@
+"""Staleness rules: how much an update counts that started from an older model (section 2.2, A12).
+
+Staleness is the number of merges between an update's dispatch and its merge; one merged at the very next merge has 0.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from fedgmr.server.aggregation import staleness_weight
+
+
+class Staleness(Protocol):
+    """Weight of an update by its staleness."""
+
+    kind: ClassVar[str]
+
+    def weight(self, staleness: int) -> float:
+        """In (0, 1], 1 for a fresh update."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Polynomial:
+    """(1 + s)^-alpha."""
+
+    kind: ClassVar[str] = "polynomial"
+    alpha: float = field(default=0.5, metadata={"at_least": 0, "help": "0 ignores staleness"})
+
+    def weight(self, staleness: int) -> float:
+        """(1 + s)^-alpha."""
+        return float(staleness_weight(staleness, self.alpha))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """Every update counts the same."""
+
+    kind: ClassVar[str] = "constant"
+
+    def weight(self, staleness: int) -> float:
+        """1."""
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hinge:
+    """1 up to staleness b, then 1 / (a·(s - b) + 1)."""
+
+    kind: ClassVar[str] = "hinge"
+    a: float = field(default=10.0, metadata={"above": 0})
+    b: float = field(default=4.0, metadata={"at_least": 0})
+
+    def weight(self, staleness: int) -> float:
+        """1 up to b, then falling."""
+        return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)

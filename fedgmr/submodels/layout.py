@@ -1,0 +1,155 @@
+"""A model as one flat vector: where each parameter lies, which coordinates may be pruned, and the buffers beside it.
+
+Prunable are the weights of convolution, linear, embedding, attention and recurrent layers; biases and
+normalisation parameters are always kept (A10). Patterns can move tensors between the two groups.
+Read next: `levels.py`.
+"""
+
+import fnmatch
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+_WEIGHT_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorPlace:
+    """Where one parameter or buffer lies in its flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    prunable: bool
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return math.prod(self.shape)
+
+    @property
+    def stop(self) -> int:
+        """One past the last coordinate."""
+        return self.start + self.size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The order of a model's parameters (and float buffers) in flat vectors."""
+
+    parameters: tuple[TensorPlace, ...]
+    buffers: tuple[TensorPlace, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, model: nn.Module, *, keep: Sequence[str] = (), prune: Sequence[str] = ()) -> "Layout":
+        """The layout of `model`'s trainable parameters.
+
+        Args:
+            model: any module; parameters that do not require gradients stay out of the vector.
+            keep: name patterns (`*.downsample.*`) that are always kept although their layer is prunable.
+            prune: name patterns that are prunable although the rule says always kept.
+        """
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        if not named:
+            raise ValueError("The model has no trainable parameter: give it at least one.")
+        types = {p.dtype for _, p in named}
+        if len(types) != 1 or not named[0][1].dtype.is_floating_point:
+            raise ValueError(f"The model's parameters have types {sorted(map(str, types))}: use one float type.")
+        weights = set(_weight_names(model))
+        for pattern in (*keep, *prune):
+            if not any(fnmatch.fnmatchcase(name, pattern) for name, _ in named):
+                raise ValueError(f"The pattern {pattern!r} matches no parameter of the model: correct it.")
+
+        def prunable(name: str) -> bool:
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in keep):
+                return False
+            return name in weights or any(fnmatch.fnmatchcase(name, pattern) for pattern in prune)
+
+        return cls(
+            parameters=tuple(_places((name, tuple(p.shape), prunable(name)) for name, p in named)),
+            buffers=tuple(_places((name, tuple(b.shape), False) for name, b in _float_buffers(model))),
+            dtype=named[0][1].dtype,
+        )
+
+    @cached_property
+    def size(self) -> int:
+        """N, the number of coordinates."""
+        return self.parameters[-1].stop
+
+    @cached_property
+    def buffer_size(self) -> int:
+        """Number of buffer entries that travel beside the coordinates."""
+        return self.buffers[-1].stop if self.buffers else 0
+
+    @cached_property
+    def always(self) -> Tensor:
+        """Bool [N]: the coordinates that unstructured rankings keep at every level."""
+        always = torch.ones(self.size, dtype=torch.bool)
+        for place in self.prunable:
+            always[place.start : place.stop] = False
+        return always
+
+    @cached_property
+    def prunable(self) -> tuple[TensorPlace, ...]:
+        """The prunable tensors."""
+        return tuple(place for place in self.parameters if place.prunable)
+
+    @cached_property
+    def prunable_size(self) -> int:
+        """P, the number of prunable coordinates; densities are measured on these."""
+        return sum(place.size for place in self.prunable)
+
+    def flatten(self, model: nn.Module) -> Tensor:
+        """A new flat vector with the model's parameters."""
+        values = dict(model.named_parameters())
+        return torch.cat([values[place.name].detach().reshape(-1) for place in self.parameters])
+
+    def flatten_buffers(self, model: nn.Module) -> Tensor:
+        """A new flat vector with the model's float buffers, in the layout's type."""
+        values = dict(model.named_buffers())
+        parts = [values[place.name].detach().reshape(-1).to(self.dtype) for place in self.buffers]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=self.dtype)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """One view of `flat` per parameter, in the parameter's shape."""
+        return [flat[place.start : place.stop].view(place.shape) for place in self.parameters]
+
+    def bind(self, model: nn.Module, flat: Tensor, buffers: Tensor) -> None:
+        """Make the model's parameters and buffers aliases of `flat` and `buffers`."""
+        parameters = dict(model.named_parameters())
+        for place, view in zip(self.parameters, self.views(flat), strict=True):
+            parameters[place.name].data = view
+        named = dict(model.named_buffers())
+        for place in self.buffers:
+            named[place.name].data = buffers[place.start : place.stop].view(place.shape)
+
+
+def _weight_names(model: nn.Module) -> Iterator[str]:
+    for prefix, module in model.named_modules():
+        dot = f"{prefix}." if prefix else ""
+        if isinstance(module, _WEIGHT_LAYERS):
+            yield f"{dot}weight"
+        elif isinstance(module, nn.MultiheadAttention):
+            yield from (f"{dot}{w}" for w in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"))
+        elif isinstance(module, nn.RNNBase):
+            yield from (f"{dot}{w}" for w, _ in module.named_parameters(recurse=False) if w.startswith("weight"))
+
+
+def _float_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    persistent = model.state_dict().keys()
+    for name, buffer in model.named_buffers():
+        if name in persistent and buffer.dtype.is_floating_point:
+            yield name, buffer
+
+
+def _places(tensors: Iterator[tuple[str, tuple[int, ...], bool]]) -> Iterator[TensorPlace]:
+    start = 0
+    for name, shape, prunable in tensors:
+        place = TensorPlace(name=name, shape=shape, start=start, prunable=prunable)
+        start = place.stop
+        yield place

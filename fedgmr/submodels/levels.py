@@ -1,0 +1,137 @@
+"""LevelMap: a nested family of sub-models as one byte per coordinate.
+
+The sub-model at level l is `levels <= l`, the increment j is `levels == j`, nesting holds by construction.
+Values travel and are stored in *level order* (increment 0 ascending, then increment 1, ...), so a sub-model is a
+prefix and an increment is a slice. Read next: `rankings.py`, which decides the levels; `selection.py`, which counts them out.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgmr.submodels.selection import place
+
+Ladder = tuple[float, ...]
+
+
+def check_ladder(ladder: Sequence[float]) -> Ladder:
+    """`ladder` as a tuple, or a ValueError that says what is wrong with it."""
+    steps = tuple(float(density) for density in ladder)
+    if not steps or not all(0 < density <= 1 for density in steps):
+        raise ValueError(f"The ladder {list(ladder)} has a density outside (0, 1]: give densities above 0, at most 1.")
+    if any(b <= a for a, b in zip(steps, steps[1:], strict=False)):
+        raise ValueError(f"The ladder {list(ladder)} is not increasing: list each density once, smallest first.")
+    if len(steps) > 254:
+        raise ValueError(f"The ladder has {len(steps)} densities: give at most 254, a level is one byte.")
+    return steps
+
+
+def kept_counts(ladder: Sequence[float], prunable: int) -> list[int]:
+    """How many of `prunable` coordinates each level keeps, rounded to nearest, halves up."""
+    return [math.floor(density * prunable + 0.5) for density in ladder]
+
+
+@dataclass(frozen=True, eq=False)
+class LevelMap:
+    """One level per coordinate; a coordinate with level len(ladder) is in no sub-model."""
+
+    levels: Tensor
+    ladder: Ladder
+
+    @classmethod
+    def from_scores(
+        cls,
+        scores: Tensor,
+        ladder: Sequence[float],
+        always: Tensor | None = None,
+        *,
+        ties: Tensor | None = None,
+    ) -> "LevelMap":
+        """Level l keeps all `always` coordinates and the ⌊ladder[l]·P + 0.5⌋ highest-scored of the P others.
+
+        Args:
+            scores: float [N], higher is kept at smaller levels.
+            ladder: increasing densities in (0, 1].
+            always: bool [N], coordinates that are level 0 whatever their score.
+            ties: float [N], decides between equal scores (higher first); then the lower index comes first.
+        """
+        steps = check_ladder(ladder)
+        scores = torch.as_tensor(scores)
+        if scores.dim() != 1:
+            raise ValueError(f"scores has shape {tuple(scores.shape)}: give one score per coordinate.")
+        if torch.isnan(scores).any():
+            raise ValueError("scores holds NaN: rank finite scores only.")
+        levels = torch.zeros(scores.shape, dtype=torch.uint8, device=scores.device)
+        others = None if always is None else torch.as_tensor(always, device=scores.device).logical_not()
+        keys = [scores] if ties is None else [scores, torch.as_tensor(ties)]
+        if others is None:
+            levels.copy_(place(keys, kept_counts(steps, len(scores))))
+        else:
+            chosen = [key[others] for key in keys]
+            levels[others] = place(chosen, kept_counts(steps, len(chosen[0])))
+        return cls(levels, steps)
+
+    @classmethod
+    def full(cls, size: int, device: torch.device | str = "cpu") -> "LevelMap":
+        """The family of one: every coordinate in the only sub-model."""
+        return cls(torch.zeros(size, dtype=torch.uint8, device=device), (1.0,))
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    @property
+    def top(self) -> int:
+        """The highest level."""
+        return len(self.ladder) - 1
+
+    def mask(self, level: int) -> Tensor:
+        """Bool [N]: the coordinates of the sub-model at `level`."""
+        return self.levels <= self._checked(level)
+
+    def increment(self, level: int) -> Tensor:
+        """Bool [N]: the coordinates that `level` adds to the level below."""
+        return self.levels == self._checked(level)
+
+    @cached_property
+    def increments(self) -> tuple[int, ...]:
+        """How many coordinates each level adds."""
+        histogram = np.bincount(self.levels.cpu().numpy(), minlength=len(self.ladder))
+        return tuple(int(n) for n in histogram[: len(self.ladder)])
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How many coordinates each level's sub-model has."""
+        return tuple(int(n) for n in np.cumsum(self.increments))
+
+    @cached_property
+    def order(self) -> Tensor | None:
+        """Int64 [N]: coordinate indices in level order; None where level order is the natural order."""
+        if self.sizes[0] == len(self):
+            return None
+        parts = [torch.nonzero(self.levels == level).view(-1) for level in range(len(self.ladder) + 1)]
+        return torch.cat(parts)
+
+    def pack(self, flat: Tensor, level: int) -> Tensor:
+        """A new vector: the sub-model's values in level order."""
+        if self.order is None:
+            return flat.clone()
+        return flat.index_select(0, self.order[: self.sizes[self._checked(level)]])
+
+    def unpack(self, values: Tensor, level: int, out: Tensor) -> Tensor:
+        """Write the sub-model's values into flat vector `out`, zero elsewhere; returns `out`."""
+        if self.order is None:
+            return out.copy_(values)
+        size = self.sizes[self._checked(level)]
+        if size < len(self):
+            out.zero_()
+        return out.index_copy_(0, self.order[:size], values)
+
+    def _checked(self, level: int) -> int:
+        if not 0 <= level < len(self.ladder):
+            raise ValueError(f"level is {level}: give a level from 0 to {self.top}.")
+        return level

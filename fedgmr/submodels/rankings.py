@@ -1,0 +1,188 @@
+"""Rankings: which coordinates the small sub-models keep (paper, Extract; A7-A10).
+
+A ranking turns what the server knows into a LevelMap. Unstructured rankings score single coordinates: Taylor importance
+((W_k - W_{k-1})·W_k)², magnitude, random. Their scope is global with a floor: every prunable tensor keeps a share at
+level 0, because a purely global ranking deletes whole layers. Before the first update exists they rank within each tensor by magnitude (A8).
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from fedgmr.seeding import generator
+from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
+from fedgmr.submodels.selection import place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What the server knows when it ranks."""
+
+    layout: Layout
+    ladder: Ladder
+    model: Tensor
+    previous: Tensor | None = None  # the model one merge earlier; None before the first merge
+    tick: int = 0
+    seed: int = 0
+    current: LevelMap | None = None
+    held: frozenset[int] = frozenset()  # levels that clients hold now (grow-only keeps these as they are)
+
+
+class Ranking(Protocol):
+    """Decides the level of every coordinate."""
+
+    kind: ClassVar[str]
+
+    def rank(self, standing: Standing) -> LevelMap:
+        """The level map for this standing."""
+        ...
+
+    def due(self, tick: int, interval: int) -> bool:
+        """Whether the map is made anew after merge number `tick`, given the restoration interval k_rest."""
+        ...
+
+    def ladder(self, ladder: Ladder) -> Ladder:
+        """The ladder this ranking works with."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullModel:
+    """No sub-models: every client trains every coordinate."""
+
+    kind: ClassVar[str] = "full"
+
+    def rank(self, standing: Standing) -> LevelMap:
+        """One level for everything."""
+        return LevelMap.full(standing.layout.size, standing.model.device)
+
+    def due(self, tick: int, interval: int) -> bool:
+        """Never again."""
+        return False
+
+    def ladder(self, ladder: Ladder) -> Ladder:
+        """Only density 1."""
+        return (1.0,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unstructured:
+    """Single coordinates, scored by `_scores`; global scope with a floor per tensor."""
+
+    kind: ClassVar[str] = ""
+    floor: float = field(
+        default=0.02,
+        metadata={"at_least": 0, "at_most": 1, "help": "share of every prunable tensor that level 0 always keeps"},
+    )
+    refresh: Literal["rerank", "grow_only"] = field(
+        default="rerank",
+        metadata={"help": "rerank all coordinates at every refresh, or keep those that clients hold (A7)"},
+    )
+
+    def rank(self, standing: Standing) -> LevelMap:
+        """The level map for this standing."""
+        scores = self._scores(standing)
+        if scores is None:
+            return _within_tensors(standing, self.floor)
+        scores = _lift(scores, standing.model, standing.layout, self.floor)
+        always = standing.layout.always.to(scores.device)
+        if self.refresh == "grow_only" and standing.current is not None:
+            firm = torch.where(always, torch.inf, scores)
+            return _grow(standing.current, standing.held, firm, torch.where(always, torch.inf, standing.model.abs()))
+        return LevelMap.from_scores(scores, standing.ladder, always, ties=standing.model.abs())
+
+    def due(self, tick: int, interval: int) -> bool:
+        """Every `interval` ticks."""
+        return tick % interval == 0
+
+    def ladder(self, ladder: Ladder) -> Ladder:
+        """Any ladder can be counted out exactly."""
+        return ladder
+
+    def _scores(self, standing: Standing) -> Tensor | None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taylor(_Unstructured):
+    """Importance ((W_k - W_{k-1})·W_k)²: what moving the coordinate back to zero would cost, to first order."""
+
+    kind: ClassVar[str] = "taylor"
+
+    def _scores(self, standing: Standing) -> Tensor | None:
+        if standing.previous is None:
+            return None
+        return ((standing.model - standing.previous) * standing.model).square_()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Magnitude(_Unstructured):
+    """Importance |W_k|."""
+
+    kind: ClassVar[str] = "magnitude"
+
+    def _scores(self, standing: Standing) -> Tensor | None:
+        return None if standing.previous is None else standing.model.abs()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random(_Unstructured):
+    """A fresh random order at every refresh (a control)."""
+
+    kind: ClassVar[str] = "random"
+
+    def _scores(self, standing: Standing) -> Tensor | None:
+        draw = generator(standing.seed, "ranking", standing.tick).random(len(standing.model), dtype="float32")
+        return torch.from_numpy(draw).to(standing.model.device)
+
+
+def floor_count(size: int, floor: float) -> int:
+    """How many coordinates of a prunable tensor of `size` level 0 keeps at least."""
+    return max(1, int(floor * size)) if floor > 0 else 0
+
+
+def _lift(scores: Tensor, model: Tensor, layout: Layout, floor: float) -> Tensor:
+    """Scores in which every prunable tensor's floor outranks everything else."""
+    lifted = scores.clone()
+    for tensor in layout.prunable:
+        count = floor_count(tensor.size, floor)
+        if count:
+            part = slice(tensor.start, tensor.stop)
+            lifted[part][place([scores[part], model[part].abs()], [count]) == 0] = torch.inf
+    return lifted
+
+
+def _within_tensors(standing: Standing, floor: float) -> LevelMap:
+    """Magnitude within each tensor at uniform density; the largest tensor takes up the rounding, so totals are exact."""
+    layout, ladder = standing.layout, standing.ladder
+    levels = torch.zeros(layout.size, dtype=torch.uint8, device=standing.model.device)
+    if not layout.prunable:
+        return LevelMap(levels, ladder)
+    left = kept_counts(ladder, layout.prunable_size)
+    *smaller, largest = sorted(layout.prunable, key=lambda tensor: tensor.size)
+    for tensor in (*smaller, largest):
+        least = floor_count(tensor.size, floor)
+        counts = left if tensor is largest else [max(least, n) for n in kept_counts(ladder, tensor.size)]
+        counts = [min(tensor.size, max(0, n)) for n in counts]
+        part = slice(tensor.start, tensor.stop)
+        levels[part] = place([standing.model[part].abs()], counts)
+        left = [total - n for total, n in zip(left, counts, strict=True)]
+    return LevelMap(levels, ladder)
+
+
+def _grow(current: LevelMap, held: frozenset[int], scores: Tensor, ties: Tensor) -> LevelMap:
+    """Re-rank only between the levels that clients hold; their sub-models stay exactly as they are."""
+    levels = current.levels.clone()
+    fences = sorted(held | {current.top})
+    below = -1
+    for fence in fences:
+        if fence - below > 1:
+            band = torch.nonzero((current.levels > below) & (current.levels <= fence)).view(-1)
+            base = current.sizes[below] if below >= 0 else 0
+            ends = [size - base for size in current.sizes[below + 1 : fence + 1]]
+            levels[band] = place([scores[band], ties[band]], ends) + (below + 1)
+        below = fence
+    return replace(current, levels=levels)

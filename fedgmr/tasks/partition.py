@@ -1,0 +1,146 @@
+"""Partitions: which training samples each client has, and in which order it walks them.
+
+IID, Dirichlet(alpha) over the classes, or by user id. A client's sample order is a function of (seed, client, batches
+consumed), so lazily batched training, a resume and a restarted real client all see the same mini-batches.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgmr.seeding import generator
+
+Indices = NDArray[np.int64]
+_REDRAWS = 1000
+_CACHED_EPOCHS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """The samples to deal out: indices into the training set with their labels and users."""
+
+    indices: Indices
+    labels: NDArray[np.int64] | None
+    users: NDArray[np.int64] | None
+    clients: int
+    seed: int
+
+
+class Partition(Protocol):
+    """Deals samples out to clients."""
+
+    kind: ClassVar[str]
+
+    def deal(self, pool: Pool) -> list[Indices]:
+        """One index array per client."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class IID:
+    """One permutation cut into equal parts."""
+
+    kind: ClassVar[str] = "iid"
+    min_samples: int = field(default=1, metadata={"at_least": 1, "help": "fewest samples of a client"})
+
+    def deal(self, pool: Pool) -> list[Indices]:
+        """Equal random parts."""
+        shuffled = generator(pool.seed, "partition").permutation(pool.indices)
+        return _enough(np.array_split(shuffled, pool.clients), self.min_samples, "iid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet:
+    """Per class, the clients' shares are drawn from Dirichlet(alpha); small alpha means few classes per client."""
+
+    kind: ClassVar[str] = "dirichlet"
+    alpha: float = field(default=0.6, metadata={"above": 0, "help": "concentration; smaller is more skewed"})
+    min_samples: int = field(default=20, metadata={"at_least": 1, "help": "redrawn until every client has this many"})
+
+    def deal(self, pool: Pool) -> list[Indices]:
+        """Redraw up to 1,000 times until every client has enough samples."""
+        if pool.labels is None:
+            raise ValueError("partition.kind is dirichlet: it needs one integer label per sample, which this task has not.")
+        needed = self.min_samples * pool.clients
+        if needed > len(pool.indices):
+            raise ValueError(
+                f"partition.min_samples is {self.min_samples}: {pool.clients} clients need {needed} samples and there are "
+                f"{len(pool.indices)}; lower it or use fewer clients."
+            )
+        by_class = [pool.indices[pool.labels == label] for label in np.unique(pool.labels)]
+        for attempt in range(_REDRAWS):
+            draw = generator(pool.seed, "partition", attempt)
+            cuts = [
+                (np.cumsum(draw.dirichlet(np.full(pool.clients, self.alpha)))[:-1] * len(members)).astype(int)
+                for members in by_class
+            ]
+            sizes = sum(np.diff(c, prepend=0, append=len(m)) for c, m in zip(cuts, by_class, strict=True))
+            if np.min(sizes) >= self.min_samples:
+                dealt = [np.split(draw.permutation(m), c) for c, m in zip(cuts, by_class, strict=True)]
+                return [np.sort(np.concatenate(parts)) for parts in zip(*dealt, strict=True)]
+        raise ValueError(
+            f"partition.alpha is {self.alpha}: after {_REDRAWS} draws some of {pool.clients} clients still had fewer than "
+            f"{self.min_samples} samples; raise alpha, lower partition.min_samples or use fewer clients."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByUser:
+    """Whole users, consecutive ones to the same client; the last client takes the remainder."""
+
+    kind: ClassVar[str] = "by_user"
+    min_samples: int = field(default=1, metadata={"at_least": 1, "help": "fewest samples of a client"})
+
+    def deal(self, pool: Pool) -> list[Indices]:
+        """users // clients users each, the rest to the last client."""
+        if pool.users is None:
+            raise ValueError("partition.kind is by_user: it needs a user id per sample, which this task has not.")
+        users = np.unique(pool.users)
+        each = len(users) // pool.clients
+        if not each:
+            raise ValueError(f"fleet.clients is {pool.clients}: the task has {len(users)} users; use at most that many clients.")
+        bounds = [users[each * c] for c in range(pool.clients)]
+        owner = np.searchsorted(np.array(bounds), pool.users, side="right") - 1
+        return _enough([pool.indices[owner == c] for c in range(pool.clients)], self.min_samples, "by_user")
+
+
+def _enough(parts: Sequence[Indices], least: int, kind: str) -> list[Indices]:
+    smallest = min(len(part) for part in parts)
+    if smallest < least:
+        raise ValueError(
+            f"partition.min_samples is {least}: the {kind} partition leaves a client {smallest} samples; "
+            "lower it or use fewer clients."
+        )
+    return [np.sort(part) for part in parts]
+
+
+class SampleOrder:
+    """Every client's endless stream of mini-batches: epochs follow one another, each shuffled anew, no batch is short."""
+
+    def __init__(self, parts: Sequence[Indices], *, seed: int, batch_size: int) -> None:
+        self.parts, self.seed, self.batch_size = list(parts), seed, batch_size
+        self._epochs: OrderedDict[tuple[int, int], Indices] = OrderedDict()
+
+    def batches(self, client: int, first: int, count: int) -> Indices:
+        """Training indices [count, batch_size] of the client's mini-batches number `first` and on."""
+        start, stop = first * self.batch_size, (first + count) * self.batch_size
+        size = len(self.parts[client])
+        pieces = []
+        while start < stop:
+            epoch, offset = divmod(start, size)
+            taken = min(stop - start, size - offset)
+            pieces.append(self._epoch(client, epoch)[offset : offset + taken])
+            start += taken
+        return np.concatenate(pieces).reshape(count, self.batch_size)
+
+    def _epoch(self, client: int, epoch: int) -> Indices:
+        key = (client, epoch)
+        if key not in self._epochs:
+            self._epochs[key] = generator(self.seed, "order", client, epoch).permutation(self.parts[client])
+            if len(self._epochs) > _CACHED_EPOCHS:
+                self._epochs.popitem(last=False)
+        return self._epochs[key]

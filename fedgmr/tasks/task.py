@@ -1,0 +1,131 @@
+"""Task: what is learned. Model + data + loss + metric, as one object a user writes in about 20 lines.
+
+`examples/own_task.py` shows one. Built-in tasks are functions that return a Task; `named_task` finds them, or a user's own by
+import path "package.module:function".
+"""
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedgmr.seeding import derived_seed, generator
+from fedgmr.settings import SettingError, imported, suggestion
+from fedgmr.submodels.layout import Layout
+
+Samples = tuple[Tensor, Tensor]  # inputs, targets; the first dimension is the sample
+Metric = Callable[[Tensor, Tensor], tuple[Tensor, int]]  # (outputs, targets) -> (sum of the metric, how many it is over)
+
+
+def top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    """Correct predictions and how many there were."""
+    return (outputs.argmax(-1) == targets).sum(), targets.numel()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """Model, data, loss and metric.
+
+    Attributes:
+        name: short name for directories and tables.
+        model: makes a fresh module; called under the run's seed.
+        train: inputs and targets of all clients together; a partition deals them out.
+        test: inputs and targets the global model is evaluated on.
+        loss: mean loss of (outputs, targets).
+        metric: sum and count of the quantity reported as accuracy, higher is better.
+        prepare: applied to the inputs of every batch on the device (e.g. bytes to floats).
+        users: int per training sample, for the partition by user.
+        holdout: training samples (a number or a share) the server holds out for validation.
+        keep: name patterns of parameters that are always kept although their layer is prunable.
+        prune: name patterns of parameters that are prunable although the rule keeps them.
+        title: for people; defaults to the name.
+        stand_in: a sentence where the data stands in for other data; repeated in every output.
+    """
+
+    name: str
+    model: Callable[[], nn.Module]
+    train: Samples
+    test: Samples
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
+    metric: Metric = top1
+    prepare: Callable[[Tensor], Tensor] | None = None
+    users: Tensor | None = None
+    holdout: int | float = 0.05
+    keep: tuple[str, ...] = ()
+    prune: tuple[str, ...] = ()
+    title: str = ""
+    stand_in: str | None = None
+
+    def __post_init__(self) -> None:
+        for part, (inputs, targets) in (("train", self.train), ("test", self.test)):
+            if len(inputs) != len(targets) or not len(inputs):
+                raise ValueError(
+                    f"{self.name}.{part} has {len(inputs)} inputs and {len(targets)} targets: give as many of each, at least one."
+                )
+        if self.users is not None and len(self.users) != len(self.train[0]):
+            raise ValueError(f"{self.name}.users has {len(self.users)} entries: give one per training sample.")
+
+    def layout(self) -> Layout:
+        """The flat layout of the model."""
+        return Layout.of(self.initial_model(0), keep=self.keep, prune=self.prune)
+
+    def initial_model(self, seed: int) -> nn.Module:
+        """A fresh model whose initial weights belong to `seed`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(seed, "model"))
+            return self.model()
+
+    def inputs(self, batch: Tensor) -> Tensor:
+        """The model's input for a batch of stored inputs."""
+        return batch if self.prepare is None else self.prepare(batch)
+
+    def hold_out(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """(training indices for the clients, training indices the server validates on), drawn by the seed."""
+        total = len(self.train[0])
+        count = self.holdout if isinstance(self.holdout, int) else round(self.holdout * total)
+        if not 0 < count < total:
+            raise ValueError(f"{self.name}.holdout is {self.holdout}: it must leave samples on both sides of {total}.")
+        order = generator(seed, "holdout").permutation(total)
+        return np.sort(order[count:]), np.sort(order[:count])
+
+    def to(self, device: torch.device) -> "Task":
+        """The same task with its data on `device`."""
+        moved = {part: tuple(t.to(device) for t in getattr(self, part)) for part in ("train", "test")}
+        return dataclasses.replace(self, **moved)  # type: ignore[arg-type]
+
+
+TaskFactory = Callable[..., Task]
+
+
+def named_task(name: str, options: Mapping[str, Any], seed: int) -> Task:
+    """The task `name` (built in, or an import path) made with `options` under `seed`."""
+    factory = task_factory(name)
+    accepted = inspect.signature(factory).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    for key in options:
+        if key == "seed" or (key not in accepted and not open_ended):
+            known = [k for k in accepted if k != "seed"]
+            raise SettingError(f"task.{key} is not a known key: {suggestion(key, known, 'task.')}")
+    given = {**options, "seed": seed} if "seed" in accepted or open_ended else dict(options)
+    task = factory(**given)
+    if not isinstance(task, Task):
+        raise SettingError(f"task.name is {name!r}, which returned {type(task).__name__}: return a fedgmr Task.")
+    return task
+
+
+def task_factory(name: str) -> TaskFactory:
+    """The function that makes the task `name`."""
+    from fedgmr.tasks import BUILT_IN
+
+    if ":" in name:
+        return imported(name, "task.name")  # type: ignore[no-any-return]
+    if name not in BUILT_IN:
+        raise SettingError(f"task.name is {name!r}: {suggestion(name, list(BUILT_IN))}")
+    return getattr(importlib.import_module(f"fedgmr.tasks.{BUILT_IN[name]}"), name)  # type: ignore[no-any-return]

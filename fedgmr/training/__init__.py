@@ -1,0 +1,1 @@
+"""WHAT a client does: local training, its executors, and evaluation; shared by both fleets."""

@@ -1,0 +1,65 @@
+"""Evaluation of flat models: loss and metric on the test set, metric on the server's validation set.
+
+Validation of a sub-model uses batch statistics where the model has batch norm: the running statistics of the full model do not fit
+a small sub-model (A2).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedgmr.submodels.layout import Layout
+from fedgmr.tasks.task import Samples, Task
+
+_BATCH = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Metric (0..1 for accuracies) and mean loss."""
+
+    accuracy: float
+    loss: float
+
+
+class Evaluator:
+    """Evaluates flat models of one task; owns a module of its own."""
+
+    def __init__(self, task: Task, layout: Layout, *, batch: int = _BATCH) -> None:
+        self.task, self.layout, self.batch = task, layout, batch
+        device = task.test[0].device
+        self.module = task.initial_model(0).to(device).eval()
+        self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
+        self.buffers = torch.zeros(layout.buffer_size, dtype=layout.dtype, device=device)
+        layout.bind(self.module, self.flat, self.buffers)
+        self._norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+    def test(self, model: Tensor, buffers: Tensor) -> Score:
+        """Score on the test set."""
+        return self._score(model, buffers, self.task.test)
+
+    def validate(self, model: Tensor, buffers: Tensor, samples: Samples) -> float:
+        """Metric on `samples`, with batch statistics in batch-norm layers."""
+        for norm in self._norms:
+            norm.train()
+        try:
+            return self._score(model, buffers, samples).accuracy
+        finally:
+            for norm in self._norms:
+                norm.eval()
+
+    @torch.no_grad()
+    def _score(self, model: Tensor, buffers: Tensor, samples: Samples) -> Score:
+        self.flat.copy_(model)
+        self.buffers.copy_(buffers)
+        hits = torch.zeros((), dtype=torch.float64, device=self.flat.device)
+        loss = torch.zeros((), dtype=torch.float64, device=self.flat.device)
+        count = 0
+        for inputs, targets in zip(samples[0].split(self.batch), samples[1].split(self.batch), strict=True):
+            outputs = self.module(self.task.inputs(inputs))
+            good, number = self.task.metric(outputs, targets)
+            hits += good
+            loss += self.task.loss(outputs, targets) * len(inputs)
+            count += number
+        return Score(accuracy=float(hits) / max(1, count), loss=float(loss) / len(samples[0]))

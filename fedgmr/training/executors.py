@@ -1,0 +1,29 @@
+"""Executors: train many tasks; the same results whichever executor and however the tasks are batched.
+
+`sequential` trains one task after the other with the plain loop.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from fedgmr.exchange import ClientTask, Update
+from fedgmr.training.local_sgd import LocalTrainer
+
+
+class Executor(Protocol):
+    """Trains tasks; a task's update never depends on the tasks beside it."""
+
+    def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
+        """One update per task, in order."""
+        ...
+
+
+class SequentialExecutor:
+    """One task after the other: the oracle."""
+
+    def __init__(self, trainer: LocalTrainer) -> None:
+        self.trainer = trainer
+
+    def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
+        """One update per task, in order."""
+        return [self.trainer.train(task) for task in tasks]
