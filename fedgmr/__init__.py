@@ -11,4 +11,13 @@ from fedgmr.tasks import Task
 from fedgmr.training.settings import TrainingSettings
 
 __version__ = "0.1.0"
-__all__ = ["FleetSettings", "Link", "Method", "Result", "Task", "TrainingSettings", "named_method", "simulate"]
+__all__ = [
+    "FleetSettings",
+    "Link",
+    "Method",
+    "Result",
+    "Task",
+    "TrainingSettings",
+    "named_method",
+    "simulate",
+]

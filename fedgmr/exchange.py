@@ -1,7 +1,8 @@
 """What crosses between the server and a fleet: tasks out, updates back.
 
-A task names the global model and the level map it was cut from instead of carrying a copy: the simulated fleet trains
-from these directly, the Flower fleet encodes them (`fedgmr.wire`). An update carries a sub-model's values in level order.
+A task names the global model and the level map it was cut from instead of carrying a copy: the simulated fleet
+trains from these directly, the Flower fleet encodes them (`fedgmr.wire`). An update carries a sub-model's values in
+level order.
 """
 
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Update:
     report: Report | None = None
 
 
-class Diverged(ArithmeticError):
+class Diverged(ArithmeticError):  # noqa: N818 - what happened, as the command line reports it
     """A client's training produced a non-finite loss or weights."""
 
     def __init__(self, client: int, tick: int) -> None:

@@ -1,7 +1,7 @@
 """THE LOOP: collect updates, merge, restore, record, dispatch. Read this first.
 
-The server decides, the fleet carries out; which fleet stands behind the loop, simulated or Flower, changes nothing here.
-Read next: `server/server.py` (merge and restoration), `fleets/simulated.py` (virtual time).
+The server decides, the fleet carries out; which fleet stands behind the loop, simulated or Flower, changes nothing
+here. Read next: `server/server.py` (merge and restoration), `fleets/simulated.py` (virtual time).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The recipe: one typed, strict description of a run. YAML in, frozen values out; what is unknown or out of range is an error.
+"""The recipe: one typed, strict description of a run. What is unknown or out of range is an error.
 
 A run writes its resolved recipe (every default filled in) into its directory; that file alone repeats the run.
 """
@@ -13,7 +13,7 @@ from fedgmr.fleets.network import NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods.method import Method, named_method
 from fedgmr.server.coordination import Participation
-from fedgmr.settings import SettingError, apply_overrides, build, plain, read_mapping, suggestion
+from fedgmr.settings import SettingError, apply_overrides, build, plain, read_mapping, schema, suggestion
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
 from fedgmr.training.settings import TrainingSettings
 
@@ -34,13 +34,20 @@ class EvaluationSettings:
     """When and on what models are measured."""
 
     every_seconds: float | None = field(
-        default=None, metadata={"above": 0, "help": "virtual seconds between evaluations; none: 10 x the period"}
+        default=None,
+        metadata={"above": 0, "help": "virtual seconds between evaluations; none: 10 x the period"},
     )
     validation: Literal["server", "clients"] = field(
-        default="server", metadata={"help": "metric for restoration: a held-out server set, or the clients' own held-out samples"}
+        default="server",
+        metadata={"help": "metric for restoration: a held-out server set, or the clients' own held-out samples"},
     )
     client_holdout: float = field(
-        default=0.1, metadata={"above": 0, "below": 1, "help": "share of its samples a client holds out, for validation: clients"}
+        default=0.1,
+        metadata={
+            "above": 0,
+            "below": 1,
+            "help": "share of its samples a client holds out, for validation: clients",
+        },
     )
 
 
@@ -127,7 +134,10 @@ def recipe_path(source: str) -> Path:
         return path
     shipped = shipped_recipes()
     if source not in shipped:
-        raise SettingError(f"The recipe {source!r} is neither a file nor a recipe that ships with the package: {suggestion(source, list(shipped))}")
+        raise SettingError(
+            f"The recipe {source!r} is neither a file nor one that ships with the package: "
+            f"{suggestion(source, list(shipped))}"
+        )
     return shipped[source]
 
 
@@ -135,3 +145,18 @@ def shipped_recipes() -> dict[str, Path]:
     """Recipes inside the package, by name."""
     root = Path(str(resources.files("fedgmr") / "recipes"))
     return {str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.yaml"))}
+
+
+def recipe_schema() -> dict[str, Any]:
+    """The JSON schema of recipe files, for editors."""
+    whole = schema(Recipe)
+    properties = whole["properties"]
+    method = properties["method"]
+    for key in _SHORTHANDS:
+        properties[key] = {"anyOf": [{"type": "string", "description": "a name"}, properties[key]]}
+    properties["methods"] = {
+        "type": "object",
+        "description": "settings by method name, used for whichever method runs",
+        "additionalProperties": {**method, "required": []},
+    }
+    return whole

@@ -125,9 +125,7 @@ class Recipe:
     options: dict[str, Any] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict, metadata={"at_least": 0})
     anything: Any = None
-    restoration: Restoration | None = field(
-        default=Saturation(), metadata={"kinds": (Saturation, Scheduled, Fraction)}
-    )
+    restoration: Restoration | None = field(default=Saturation(), metadata={"kinds": (Saturation, Scheduled, Fraction)})
     second: Saturation | Scheduled = Scheduled()
     third: Saturation | Fraction | None = None
     many: tuple[Saturation | Scheduled, ...] = ()
@@ -226,9 +224,7 @@ def test_bounds_that_just_hold() -> None:
 def test_literal() -> None:
     assert make(scale="cosine").scale == "cosine"
     assert make(scale=2).scale == 2
-    assert (
-        refusal(scale="Cosin") == "scale is 'Cosin': give one of constant, cosine, 2 (did you mean cosine?)."
-    )
+    assert refusal(scale="Cosin") == "scale is 'Cosin': give one of constant, cosine, 2 (did you mean cosine?)."
     assert refusal(scale="zzz") == "scale is 'zzz': give one of constant, cosine, 2."
 
 
@@ -308,9 +304,7 @@ def test_missing_key() -> None:
 
 
 def test_no_mapping() -> None:
-    with pytest.raises(
-        SettingError, match=r"^The top level is 3: give a mapping with keys among links, noise\.$"
-    ):
+    with pytest.raises(SettingError, match=r"^The top level is 3: give a mapping with keys among links, noise\.$"):
         build(Fleet, 3)
     assert refusal(fleet=3) == "fleet is 3: give a mapping with keys among links, noise."
     assert refusal(fleet="a:b") == "fleet is 'a:b': give a mapping with keys among links, noise."
@@ -344,9 +338,7 @@ def test_instances_are_taken_as_they_are() -> None:
 
 
 def test_base_stands_in_at_every_depth() -> None:
-    base = Recipe(
-        seed=5, rate=0.2, fleet=Fleet(links=(Link(up=3.0),), noise=0.5), window=Window(first=1, last=2)
-    )
+    base = Recipe(seed=5, rate=0.2, fleet=Fleet(links=(Link(up=3.0),), noise=0.5), window=Window(first=1, last=2))
     made = build(Recipe, {"rate": 1, "fleet": {"noise": None}, "window": {"last": 4}}, base=base)
     assert made == dataclasses.replace(
         base, rate=1.0, fleet=Fleet(links=(Link(up=3.0),), noise=None), window=Window(first=1, last=4)
@@ -428,17 +420,11 @@ def test_component_with_a_users_class_as_base() -> None:
 
 def test_component_refusals() -> None:
     kinds = "give one of the kinds saturation, scheduled, fraction or none"
-    assert (
-        refusal(restoration="saturatoin")
-        == f"restoration is 'saturatoin': {kinds} (did you mean saturation?)."
-    )
+    assert refusal(restoration="saturatoin") == f"restoration is 'saturatoin': {kinds} (did you mean saturation?)."
     assert refusal(restoration={"kind": "zzz"}) == f"restoration.kind is 'zzz': {kinds}."
     assert refusal(restoration={"kind": 3}) == f"restoration.kind is 3: {kinds}."
     assert refusal(restoration=4) == f"restoration is 4: {kinds}."
-    assert (
-        refusal(restoration="fraction")
-        == "restoration.value is missing: give a number above 0 and of at most 1."
-    )
+    assert refusal(restoration="fraction") == "restoration.value is missing: give a number above 0 and of at most 1."
     assert refusal(restoration={"kind": "scheduled", "evry": 1}).endswith("did you mean restoration.every?")
     assert refusal(restoration={"kind": "none", "every": 1}).startswith(
         "restoration.every cannot be set because restoration is none"
@@ -452,9 +438,7 @@ def test_component_refusals() -> None:
 
 
 def test_component_in_a_tuple() -> None:
-    made = make(
-        many=["scheduled", {"kind": "saturation", "patience": 1}], listed=["saturation", f"{HERE}:Mine"]
-    )
+    made = make(many=["scheduled", {"kind": "saturation", "patience": 1}], listed=["saturation", f"{HERE}:Mine"])
     assert made.many == (Scheduled(), Saturation(patience=1))
     assert made.listed == (Saturation(), Mine())
     assert refusal(listed=[{"patience": 1}]).startswith("listed.0.kind is missing")
@@ -489,9 +473,7 @@ def test_import_paths_that_fail(kind: str, reason: str) -> None:
 def test_imported() -> None:
     assert imported("math:sqrt", "task.name") is math.sqrt
     assert imported("pathlib:Path.cwd", "task.name") == Path.cwd
-    with pytest.raises(
-        SettingError, match=r"^task\.name is 'math:nothing', which cannot be imported \(Attrib"
-    ):
+    with pytest.raises(SettingError, match=r"^task\.name is 'math:nothing', which cannot be imported \(Attrib"):
         imported("math:nothing", "task.name")
 
 
@@ -555,9 +537,7 @@ recipes = st.builds(
     scale=st.sampled_from(["constant", "cosine", 2]),
     ladder=st.lists(st.floats(min_value=0, max_value=1, exclude_min=True), max_size=3).map(tuple),
     budget=st.integers(min_value=1) | st.just("auto"),
-    tag=st.integers()
-    | st.text()
-    | st.sampled_from(["1e-3", "2024-01-01", "on", "none", "a: b", "1:30", "=", "<<"]),
+    tag=st.integers() | st.text() | st.sampled_from(["1e-3", "2024-01-01", "on", "none", "a: b", "1:30", "=", "<<"]),
     figure=st.integers() | finite,
     limit=st.none() | st.floats(allow_nan=False),
     fleet=st.builds(
@@ -809,9 +789,7 @@ def test_unreadable_files(tmp_path: Path, text: str, name: str, sentence: str) -
 
 
 def test_files_that_are_not_there_or_not_text(tmp_path: Path) -> None:
-    with pytest.raises(
-        SettingError, match=r"absent\.yaml cannot be read \(No such file or directory\): give a"
-    ):
+    with pytest.raises(SettingError, match=r"absent\.yaml cannot be read \(No such file or directory\): give a"):
         read_mapping(tmp_path / "absent.yaml")
     with pytest.raises(SettingError, match=r"cannot be read \(Is a directory\)"):
         read_mapping(tmp_path)
@@ -924,9 +902,7 @@ def test_overrides(data: dict[str, Any], item: str, result: dict[str, Any]) -> N
 
 def test_overrides_apply_in_order_and_short_is_a_parameter() -> None:
     assert apply_overrides({}, ["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}
-    assert apply_overrides({"a": {"b": "w"}}, ["a.b.c=1"], short={"a.b": "id"}) == {
-        "a": {"b": {"id": "w", "c": 1}}
-    }
+    assert apply_overrides({"a": {"b": "w"}}, ["a.b.c=1"], short={"a.b": "id"}) == {"a": {"b": {"id": "w", "c": 1}}}
     assert apply_overrides({"method": "w"}, ["method.c=1"], short={}) == {"method": {"kind": "w", "c": 1}}
 
 
@@ -990,6 +966,4 @@ def test_imports_at_the_top_are_of_the_standard_library() -> None:
                 assert {alias.name for alias in node.names} <= sys.stdlib_module_names
             if isinstance(node, ast.ImportFrom):
                 module = str(node.module)
-                assert (
-                    module == "fedgmr.settings_schema" or module.partition(".")[0] in sys.stdlib_module_names
-                )
+                assert module == "fedgmr.settings_schema" or module.partition(".")[0] in sys.stdlib_module_names

@@ -1,7 +1,7 @@
-"""From a recipe to the objects of a run: task, server, simulated fleet, evaluator. Fills in what the recipe left to be worked out.
+"""From a recipe to the objects of a run: task, server, simulated fleet, evaluator.
 
-`resolve` makes the recipe explicit (the period, the evaluation grid, the device), so that the file in the run directory says all;
-`assemble` builds the objects.
+`resolve` makes the recipe explicit (the period, the evaluation grid, the device), so that the file in the run
+directory says all; `assemble` builds the objects.
 """
 
 from collections.abc import Sequence
@@ -109,7 +109,14 @@ def assemble(recipe: Recipe, task: Task) -> Assembly:
     return Assembly(recipe=recipe, task=task, layout=layout, server=server, fleet=fleet, evaluator=evaluator)
 
 
-def make_network(recipe: Recipe, layout: Layout, links: Sequence[Link], *, settings: NetworkSettings | None = None, ims: bool | None = None) -> Network:
+def make_network(
+    recipe: Recipe,
+    layout: Layout,
+    links: Sequence[Link],
+    *,
+    settings: NetworkSettings | None = None,
+    ims: bool | None = None,
+) -> Network:
     """The network of a recipe's fleet."""
     settings = settings or recipe.network
     sizes: Sizes = WireSizes(buffers=layout.buffer_size)
@@ -183,7 +190,10 @@ def _deal(recipe: Recipe, task: Task, clients: int) -> tuple[list[Indices], list
         count = max(1, round(recipe.evaluation.client_holdout * len(part)))
         shuffled = generator(recipe.seed, "client_holdout", client).permutation(part)
         if count >= len(part):
-            raise ValueError(f"evaluation.client_holdout is {recipe.evaluation.client_holdout}: client {client} has only {len(part)} samples.")
+            raise ValueError(
+                f"evaluation.client_holdout is {recipe.evaluation.client_holdout}: "
+                f"client {client} has only {len(part)} samples; lower it."
+            )
         held_out.append(np.sort(shuffled[:count]))
         parts[client] = np.sort(shuffled[count:])
     return parts, held_out, validation

@@ -1,7 +1,8 @@
 """Checkpoints: the whole state of a run in one file, and back, bit for bit.
 
-The server's model, buffer, level maps and tasks in flight, the fleet's queue, and what has been recorded. Generators need no
-place here: every draw is named by (seed, purpose, client, tick). Newer files first on resume; a damaged one is passed over.
+The server's model, buffer, level maps and tasks in flight, the fleet's queue, and what has been recorded.
+Generators need no place here: every draw is named by (seed, purpose, client, tick). Newer files first on resume; a
+damaged one is passed over.
 """
 
 import json
@@ -39,7 +40,7 @@ def save_checkpoint(run: Path, server: Server, fleet: SimulatedFleet, *, recorde
 
 
 def load_checkpoint(run: Path, server: Server, fleet: SimulatedFleet) -> int | None:
-    """Take up the newest valid checkpoint; returns the number of records at its time, or None if there is no checkpoint.
+    """Take up the newest valid checkpoint; returns the number of records at its time, None if there is none.
 
     Raises:
         ValueError: there are checkpoints, and none of them is valid.
@@ -49,7 +50,9 @@ def load_checkpoint(run: Path, server: Server, fleet: SimulatedFleet) -> int | N
         try:
             tensors, metadata = read_tensors(path)
             if metadata.get("schema_version") != str(SCHEMA_VERSION):
-                raise ValueError(f"The checkpoint {path} has schema_version {metadata.get('schema_version')}, not {SCHEMA_VERSION}.")
+                raise ValueError(
+                    f"The checkpoint {path} has schema_version {metadata.get('schema_version')}, not {SCHEMA_VERSION}."
+                )
             whole = json.loads(metadata["state"])
         except (OSError, ValueError, KeyError) as error:
             warnings.warn(f"{error} Falling back to the checkpoint before it.", stacklevel=2)
@@ -68,13 +71,20 @@ def _newest_first(run: Path) -> list[Path]:
 
 def server_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The server's state as tensors and JSON-ready data; shared models and level maps are stored once."""
-    tensors = {"model": server.model, "buffers": server.buffers, f"levels.{server.map_version}": server.levels.levels}
+    tensors = {
+        "model": server.model,
+        "buffers": server.buffers,
+        f"levels.{server.map_version}": server.levels.levels,
+    }
     if server.previous is not None:
         tensors["previous"] = server.previous
     ladders = {server.map_version: server.levels.ladder}
     for task in server.dispatched.values():
         tensors[f"models.{task.version}"], tensors[f"buffers.{task.version}"] = task.model, task.buffers
-        tensors[f"levels.{task.map_version}"], ladders[task.map_version] = task.levels.levels, task.levels.ladder
+        tensors[f"levels.{task.map_version}"], ladders[task.map_version] = (
+            task.levels.levels,
+            task.levels.ladder,
+        )
     for c in server.buffer.values():
         tensors[f"held.{c.client}"], tensors[f"held_buffers.{c.client}"] = c.values, c.buffers
         tensors[f"levels.{c.map_version}"], ladders[c.map_version] = c.levels.levels, c.levels.ladder
@@ -83,7 +93,9 @@ def server_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "map_version": server.map_version,
         "ladders": [[version, list(ladder)] for version, ladder in sorted(ladders.items())],
         "client_levels": server.client_levels,
-        "detectors": [[i, d.best if d.best > -math.inf else None, d.waited] for i, d in sorted(server.detectors.items())],
+        "detectors": [
+            [i, d.best if d.best > -math.inf else None, d.waited] for i, d in sorted(server.detectors.items())
+        ],
         "held": [[c.client, c.version, c.level, c.map_version] for c in server.buffer.values()],
         "dispatched": [
             [t.client, t.version, t.level, t.map_version, t.learning_rate, t.first_batch]

@@ -1,7 +1,7 @@
 """The run directory: created, locked while in use, and opened again for a resume.
 
-It holds recipe.yaml (resolved), metrics.jsonl, checkpoints/, summary.json, model.safetensors and the report; whoever finds it can
-understand and repeat the run.
+It holds recipe.yaml (resolved), metrics.jsonl, checkpoints/, summary.json, model.safetensors and the report;
+whoever finds it can understand and repeat the run.
 """
 
 import fcntl
@@ -26,33 +26,48 @@ SUMMARY = "summary.json"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the directory's lock; SettingError where another process has it. Ends with the process, even a killed one."""
+    """Hold the directory's lock; SettingError where another process has it. It ends with the process."""
     with (directory / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise SettingError(f"The run directory {directory} is in use by another process: wait for it or give another output.") from None
+            raise SettingError(
+                f"The run directory {directory} is in use by another process: wait for it or give another output."
+            ) from None
         yield
 
 
 def create_run(directory: Path, recipe: Recipe) -> None:
     """Make a new run directory with its resolved recipe; never touches one that holds a run."""
     if (directory / RECIPE).exists():
-        raise SettingError(f"output is {str(directory)!r}, which holds a run already: resume it or give another directory.")
+        raise SettingError(
+            f"output is {str(directory)!r}, which holds a run already: resume it or give another directory."
+        )
     if directory.exists() and not directory.is_dir():
         raise SettingError(f"output is {str(directory)!r}, which is a file: give a directory.")
     directory.mkdir(parents=True, exist_ok=True)
     write_text_atomic(directory / RECIPE, dump(recipe_data(recipe)))
 
 
-def open_run(directory: Path) -> Recipe:
-    """The recipe of an unfinished run."""
+def read_recipe(directory: Path) -> Recipe:
+    """The recipe of a run directory; SettingError where it is none."""
     if not (directory / RECIPE).is_file():
         raise SettingError(f"{str(directory)!r} is not a run directory: it has no {RECIPE}.")
-    summary = directory / SUMMARY
-    if summary.exists() and json.loads(summary.read_text()).get("status") == "finished":
-        raise SettingError(f"The run in {str(directory)!r} is finished: there is nothing to resume.")
     return recipe_from(read_mapping(directory / RECIPE))
+
+
+def is_finished(directory: Path) -> bool:
+    """Whether the run came to its time budget."""
+    summary = directory / SUMMARY
+    return summary.exists() and json.loads(summary.read_text()).get("status") == "finished"
+
+
+def open_run(directory: Path) -> Recipe:
+    """The recipe of a run that can be resumed."""
+    recipe = read_recipe(directory)
+    if is_finished(directory):
+        raise SettingError(f"The run in {str(directory)!r} is finished: there is nothing to resume.")
+    return recipe
 
 
 def write_summary(directory: Path, summary: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """Tensors and JSON in one file: the safetensors format, written and read with torch and numpy alone.
 
-A header of JSON (names, types, shapes, offsets, and a metadata map of strings), then the raw little-endian bytes. The format is
-public and simple, so that a machine with nothing but torch can resume a run; a test reads these files with the safetensors
-library. The metadata carries a checksum of the bytes. Files are written beside their place and renamed.
+A header of JSON (names, types, shapes, offsets, and a metadata map of strings), then the raw little-endian bytes.
+The format is public and simple, so that a machine with nothing but torch can resume a run; a test reads these files
+with the safetensors library. The metadata carries a checksum of the bytes. Files are written beside their place and
+renamed.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,8 +72,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(f"The file {path} is damaged ({error}): restore it or remove it.") from error
 
 
-def _tensor(entry: Mapping[str, object], body: memoryview) -> Tensor:
-    dtype, array_type = _BY_NAME[str(entry["dtype"])]
-    start, end = entry["data_offsets"]  # type: ignore[misc]
-    array = np.frombuffer(body[start:end], dtype=array_type).reshape(entry["shape"])  # type: ignore[call-overload]
+def _tensor(entry: Mapping[str, Any], body: memoryview) -> Tensor:
+    dtype, array_type = _BY_NAME[entry["dtype"]]
+    start, end = entry["data_offsets"]
+    array = np.frombuffer(body[start:end], dtype=np.dtype(array_type)).reshape(entry["shape"])
     return torch.from_numpy(array.copy()).to(dtype)

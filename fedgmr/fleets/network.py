@@ -1,8 +1,9 @@
 """The network model: bytes to seconds (section 5 of the specification, fitted to the paper's table of IMS costs).
 
-Objects leave the server one after another over one shared uplink. With IMS there is one object per gap between neighbouring
-levels in use among the clients dispatched together, without it one per client. A client is ready when its last object has left
-the server and its own downlink has carried its payload (cut-through); then it computes and uploads.
+Objects leave the server one after another over one shared uplink. With IMS there is one object per gap between
+neighbouring levels in use among the clients dispatched together, without it one per client. A client is ready when
+its last object has left the server and its own downlink has carried its payload (cut-through); then it computes and
+uploads.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,8 @@ class Link:
     down: float = field(metadata={"above": 0, "help": "download, MiB/s"})
     up: float = field(metadata={"above": 0, "help": "upload, MiB/s"})
     density: float | None = field(
-        default=None, metadata={"above": 0, "at_most": 1, "help": "preset density; none: from fleet.densities"}
+        default=None,
+        metadata={"above": 0, "at_most": 1, "help": "preset density; none: from fleet.densities"},
     )
     compute_seconds: float | None = field(
         default=None, metadata={"at_least": 0, "help": "local training time; none: network.compute_seconds"}
@@ -42,9 +44,13 @@ class NetworkSettings:
     )
     server_rate: float = field(default=10.0, metadata={"above": 0, "help": "the server's shared uplink, MiB/s"})
     compute_seconds: float = field(default=0.5, metadata={"at_least": 0, "help": "local training time of a task"})
-    noise: float = field(default=0.05, metadata={"at_least": 0, "help": "sigma of the mean-one lognormal on every client transfer"})
+    noise: float = field(
+        default=0.05,
+        metadata={"at_least": 0, "help": "sigma of the mean-one lognormal on every client transfer"},
+    )
     cut_through: bool = field(
-        default=True, metadata={"help": "false: a client's download starts when the server has sent its last object"}
+        default=True,
+        metadata={"help": "false: a client's download starts when the server has sent its last object"},
     )
 
 
@@ -82,7 +88,9 @@ class WireSizes:
 
     def level_map(self, levels: LevelMap, first: int, last: int) -> int:
         """Entropy-coded membership; nothing where there is only one level."""
-        return map_bytes(levels.increments, total=len(levels), first=first, last=last) if levels.order is not None else 0
+        return (
+            map_bytes(levels.increments, total=len(levels), first=first, last=last) if levels.order is not None else 0
+        )
 
     def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
         """All objects."""
@@ -96,7 +104,7 @@ class WireSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class PaperSizes:
-    """Section 5.2: fp32 values + one bit per weight + dense parameters on the server's link, density × full size on a client's."""
+    """Section 5.2: values + one bit per weight + dense parameters on the server's link, density × full on others."""
 
     weights: int  # prunable coordinates
     dense: int  # always-kept coordinates
@@ -139,13 +147,27 @@ class Trip:
 
 
 class Network:
-    """Links, the shared uplink and its queue. Arrival times depend on sizes, links and named noise, never on training."""
+    """Links, the shared uplink and its queue; arrival times depend on sizes and named noise, never on training."""
 
     def __init__(
-        self, settings: NetworkSettings, links: Sequence[Link], sizes: Sizes, *, ims: bool, seed: int, scale: float = 1.0
+        self,
+        settings: NetworkSettings,
+        links: Sequence[Link],
+        sizes: Sizes,
+        *,
+        ims: bool,
+        seed: int,
+        scale: float = 1.0,
     ) -> None:
         """`scale` multiplies every rate, the server's too."""
-        self.settings, self.links, self.sizes, self.ims, self.seed, self.scale = settings, links, sizes, ims, seed, scale
+        self.settings, self.links, self.sizes, self.ims, self.seed, self.scale = (
+            settings,
+            links,
+            sizes,
+            ims,
+            seed,
+            scale,
+        )
         self.uplink_free = 0.0
         self.server_bytes = 0
         # By client: the level map it holds, as (version, highest level known).
@@ -162,7 +184,7 @@ class Network:
         return trips
 
     def _multicast(self, tasks: Sequence[ClientTask], begin: float) -> list[tuple[float, float, int]]:
-        """Per task (first byte leaves, last byte has left, bytes to download); one object per gap between levels in use."""
+        """(first byte leaves, last has left, bytes to download) per task; one object per gap between levels in use."""
         cuts = sorted({task.level for task in tasks})
         left: dict[int, float] = {}
         clock, first = begin, 0

@@ -1,7 +1,7 @@
-"""Fleets by name: the paper's bandwidth classes (tab:bandwidth) in its High, Medium and Low compositions; or any list of links.
+"""Fleets by name: the paper's bandwidth classes in its High, Medium and Low compositions; or any list of links.
 
-Client 0 is the fastest (A31). The preset densities are in proportion to the bandwidth, so that every class needs the same time for
-its preset sub-model.
+Client 0 is the fastest (A31). The preset densities are in proportion to the bandwidth, so that every class needs
+the same time for its preset sub-model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,17 @@ CLASSES = (
     Link(down=2.0, up=0.5, density=0.1),
     Link(down=1.0, up=0.25, density=0.05),
 )
-COMPOSITIONS: Mapping[str, tuple[int, ...]] = {"high": (1, 1, 1, 1, 6), "medium": (1, 1, 2, 3, 3), "low": (2, 2, 2, 2, 2)}
+COMPOSITIONS: Mapping[str, tuple[int, ...]] = {
+    "high": (1, 1, 1, 1, 6),
+    "medium": (1, 1, 2, 3, 3),
+    "low": (2, 2, 2, 2, 2),
+}
 # A37: what the paper's five-client rows are made of; medium is not among them and follows the same idea.
-_OF_FIVE: Mapping[str, tuple[int, ...]] = {"high": (1, 0, 0, 0, 4), "medium": (1, 0, 1, 1, 2), "low": (1, 1, 1, 1, 1)}
+_OF_FIVE: Mapping[str, tuple[int, ...]] = {
+    "high": (1, 0, 0, 0, 4),
+    "medium": (1, 0, 1, 1, 2),
+    "low": (1, 1, 1, 1, 1),
+}
 CONV2_PARAMETERS = 6_603_710  # what the paper's bandwidths were chosen for
 
 
@@ -32,13 +40,23 @@ class FleetSettings:
         default="high", metadata={"help": "composition of the paper's bandwidth classes; custom: fleet.links"}
     )
     clients: int | None = field(default=None, metadata={"at_least": 1, "help": "none: 10, or as many as links"})
-    links: tuple[Link, ...] | None = field(default=None, metadata={"help": "one link per client, MiB/s, for name: custom"})
+    links: tuple[Link, ...] | None = field(
+        default=None, metadata={"help": "one link per client, MiB/s, for name: custom"}
+    )
     densities: tuple[float, ...] | None = field(
-        default=None, metadata={"above": 0, "at_most": 1, "help": "one preset density per client; none: by bandwidth class"}
+        default=None,
+        metadata={
+            "above": 0,
+            "at_most": 1,
+            "help": "one preset density per client; none: by bandwidth class",
+        },
     )
     scale: float | Literal["model"] = field(
         default=1.0,
-        metadata={"above": 0, "help": "multiplies every rate; model: model size / Conv-2 size, so small models feel the same links"},
+        metadata={
+            "above": 0,
+            "help": "multiplies every rate; model: model size / Conv-2 size, so small models feel the same links",
+        },
     )
     absences: tuple[Absence, ...] = field(default=(), metadata={"help": "when clients take no new task"})
 
@@ -46,9 +64,14 @@ class FleetSettings:
         if self.links is not None and not self.links:
             raise ValueError("links is []: give at least one client.")
         if (self.links is not None) != (self.name == "custom"):
-            raise ValueError(f"name is {self.name!r} and links is {'given' if self.links else 'not given'}: links go with name: custom.")
+            raise ValueError(
+                f"name is {self.name!r} and links are {'given' if self.links else 'not given'}: "
+                "links go with name: custom."
+            )
         if self.links is not None and self.clients not in (None, len(self.links)):
-            raise ValueError(f"clients is {self.clients} and there are {len(self.links)} links: give one link per client.")
+            raise ValueError(
+                f"clients is {self.clients} and there are {len(self.links)} links: give one link per client."
+            )
 
     def resolved_links(self) -> list[Link]:
         """One link per client, each with its preset density."""

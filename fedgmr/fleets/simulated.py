@@ -1,7 +1,7 @@
 """The simulated fleet: a virtual clock, an event queue and lazily batched training.
 
-A task's arrival time is known at dispatch (time is data), so training happens only when its update is collected; nothing
-here looks at the host's clock. Ties in the queue are broken by dispatch order, so the run is deterministic.
+A task's arrival time is known at dispatch (time is data), so training happens only when its update is collected;
+nothing here looks at the host's clock. Ties in the queue are broken by dispatch order, so the run is deterministic.
 """
 
 import heapq
@@ -45,9 +45,7 @@ class Absence:
 class SimulatedFleet:
     """Clients in virtual time."""
 
-    def __init__(
-        self, network: Network, executor: Executor, clients: int, *, absences: Sequence[Absence] = ()
-    ) -> None:
+    def __init__(self, network: Network, executor: Executor, clients: int, *, absences: Sequence[Absence] = ()) -> None:
         self.network, self.executor, self.clients, self.absences = network, executor, clients, list(absences)
         self.now = 0.0
         self.bytes_down = [0] * clients

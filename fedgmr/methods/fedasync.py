@@ -1,7 +1,8 @@
 """FedAsync: the server mixes every update in as it arrives, the less the staler it is.
 
-Xie, Koyejo, Gupta: Asynchronous Federated Optimization, 2019. W ← (1 - a)·W + a·w with a = 0.6·(1 + s)^-0.5; the client at once
-receives the new model. The proximal term is off by default (negligible over a few steps): `local.proximal`.
+Xie, Koyejo, Gupta: Asynchronous Federated Optimization, 2019. W ← (1 - a)·W + a·w with a = 0.6·(1 + s)^-0.5; the
+client at once receives the new model. The proximal term is off by default (negligible over a few steps):
+`local.proximal`.
 """
 
 from fedgmr.methods.method import Method

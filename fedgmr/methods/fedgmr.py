@@ -1,8 +1,9 @@
 """FedGMR: gradual model restoration for bandwidth-constrained clients.
 
-Breaking the Capacity Bottleneck in Model-Heterogeneous Federated Learning via Gradual Model Restoration. Slow clients start with
-a small nested sub-model; when the validation metric of their sub-model saturates they move one level up; updates are merged
-mask-aware and semi-asynchronously from a buffer with staleness weights; increments are multicast (IMS).
+Breaking the Capacity Bottleneck in Model-Heterogeneous Federated Learning via Gradual Model Restoration. Slow
+clients start with a small nested sub-model; when the validation metric of their sub-model saturates they move one
+level up; updates are merged mask-aware and semi-asynchronously from a buffer with staleness weights; increments are
+multicast (IMS).
 """
 
 from dataclasses import replace

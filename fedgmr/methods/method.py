@@ -1,7 +1,8 @@
 """A method is a composition: server rules + a local rule + whether increments are multicast (IMS).
 
-The files beside this one each return a Method; a recipe names one and may override any field, so ablations and plug-ins are
-switches. A user's own method is a function that returns a Method, named by import path "package.module:function".
+The files beside this one each return a Method; a recipe names one and may override any field, so ablations and
+plug-ins are switches. A user's own method is a function that returns a Method, named by import path
+"package.module:function".
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +21,9 @@ class Method(ServerRules):
 
     name: str
     title: str = field(default="", metadata={"help": "for tables and legends; empty: from the name"})
-    local: LocalRule = field(default=PlainSGD(), metadata={"kinds": (PlainSGD,), "help": "what a client does with a mini-batch"})
+    local: LocalRule = field(
+        default=PlainSGD(), metadata={"kinds": (PlainSGD,), "help": "what a client does with a mini-batch"}
+    )
     ims: bool = field(default=False, metadata={"help": "send each increment once for all clients dispatched together"})
 
 

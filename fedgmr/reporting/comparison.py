@@ -65,7 +65,8 @@ class Comparison:
         """What the numbers are, in two sentences."""
         return (
             f"Accuracy after {format_seconds(self.budget)} and after half of it, mean ± std over the runs. "
-            f"Target {format_target(self.target)}, {self.target_reason}: mean over the runs that reach it."
+            f"Target {format_target(self.target)}, {self.target_reason}; "
+            "time and data to it are means over the runs that reach it."
         )
 
     def header(self) -> list[str]:
@@ -89,9 +90,7 @@ class Comparison:
         lines.insert(1, "-" * len(lines[0]))
         prose = [self.heading(), *(f"note: {note}" for note in self.notes)]
         # Paths in notes stay whole, so that they can be copied.
-        heading, *notes = (
-            textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False) for text in prose
-        )
+        heading, *notes = (textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False) for text in prose)
         return "\n".join([self.title, heading, "", *lines, *notes])
 
     def markdown(self) -> str:
@@ -186,9 +185,7 @@ def write_comparison(comparison: Comparison, directory: str | Path) -> Path:
 
 def _body(comparison: Comparison, images: Mapping[str, bytes]) -> str:
     best = comparison.rows[0]
-    lead = (
-        f"Best after {format_seconds(comparison.budget)}: {best.method}, {format_percent(best.accuracy, 2)}."
-    )
+    lead = f"Best after {format_seconds(comparison.budget)}: {best.method}, {format_percent(best.accuracy, 2)}."
     sources = "\n".join(str(run.path) for runs in comparison.groups.values() for run in runs)
     captions = {
         "accuracy": "Accuracy of the global model: mean over the runs, in a band of one std either way.",

@@ -24,8 +24,7 @@ _WIDTH = 6.4  # inches; wider would leave the text too small on a phone
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 _Dashes = tuple[float, tuple[float, ...]]
 _DASHES: tuple[_Dashes, ...] = tuple(
-    (0.0, pattern)
-    for pattern in ((), (5, 1.5), (1.5, 1.2), (6, 1.5, 1.5, 1.5), (3, 1), (8, 2), (5, 1, 1, 1, 1, 1))
+    (0.0, pattern) for pattern in ((), (5, 1.5), (1.5, 1.2), (6, 1.5, 1.5, 1.5), (3, 1), (8, 2), (5, 1, 1, 1, 1, 1))
 )
 _DOWN, _UP = "#0072B2", "#E69F00"
 _INK, _FAINT = "#222222", "#D9D9D9"
@@ -95,9 +94,7 @@ def density_figure(run: Run) -> "Figure":
 def mean_density_figure(curves: Mapping[str, Curve]) -> "Figure":
     """Mean density of the clients over virtual time, one line per method."""
     figure, axes = _canvas("Mean density over virtual time", 3.4)
-    constant = {
-        title: round(curve.mean[0], 3) for title, curve in curves.items() if np.ptp(curve.mean) < 1e-3
-    }
+    constant = {title: round(curve.mean[0], 3) for title, curve in curves.items() if np.ptp(curve.mean) < 1e-3}
     labels = []
     for index, (title, curve) in enumerate(curves.items()):
         # Methods with fixed densities coincide: they share one line in stripes. A method that restores is

@@ -1,7 +1,7 @@
 """The recorder: one row per evaluation, in memory and appended to metrics.jsonl, flushed line by line.
 
-A row says where the run stood: time, tick, accuracy, and per client density, staleness and bytes. `cut_back` drops the rows that a
-checkpoint does not know of, so that a resumed run writes them again.
+A row says where the run stood: time, tick, accuracy, and per client density, staleness and bytes. `cut_back` drops
+the rows that a checkpoint does not know of, so that a resumed run writes them again.
 """
 
 import json

@@ -126,9 +126,7 @@ def run_notices(run: Run) -> list[str]:
     notices = []
     end = format_seconds(float(run.history.seconds[-1]))
     if run.status == "unfinished":
-        notices.append(
-            f"This run has not finished: it is still going, or was interrupted. Shown up to {end}."
-        )
+        notices.append(f"This run has not finished: it is still going, or was interrupted. Shown up to {end}.")
     elif run.status == "diverged":
         notices.append(f"This run diverged: its numbers describe a broken model. Shown up to {end}.")
     elif run.status != "finished":

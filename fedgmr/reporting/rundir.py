@@ -139,9 +139,7 @@ def _read_summary(path: Path) -> Mapping[str, Any]:
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{path} is not valid JSON: {error}; without it the run reads as unfinished"
-        ) from error
+        raise ValueError(f"{path} is not valid JSON: {error}; without it the run reads as unfinished") from error
     version = summary.get("schema_version") if isinstance(summary, dict) else None
     if version != SCHEMA_VERSION:
         raise ValueError(f"{path} has schema_version {version}; this fedgmr reads version {SCHEMA_VERSION}")
@@ -197,8 +195,7 @@ def average_curve(runs: Sequence[Run], column: Callable[[Run], Column]) -> Curve
             kept.append(float(time))
     grid = np.array(kept[::-1])
     samples = [
-        column(run)[np.searchsorted(time, grid, side="right") - 1]
-        for run, time in zip(runs, times, strict=True)
+        column(run)[np.searchsorted(time, grid, side="right") - 1] for run, time in zip(runs, times, strict=True)
     ]
     spread = np.std(samples, axis=0, ddof=1) if len(runs) > 1 else None
     return Curve(seconds=grid, mean=np.mean(samples, axis=0), spread=spread)

@@ -1,4 +1,4 @@
-"""WHAT the server knows and does: aggregation, staleness, restoration, coordination, and the server that composes them."""
+"""WHAT the server knows and does: aggregation, staleness, restoration, coordination, composed in one server."""
 
 from fedgmr.server.server import Server, ServerRules, Workload
 

@@ -1,8 +1,9 @@
 """Merging client updates: mask-aware mean (MA), gradient average (GA), zero-padded FedAvg (FA), asynchronous mixing.
 
-The plain functions take dense [C, N] values and masks and are what the equations say (section 3.4). The aggregation rules
-below them do the same on level-ordered values without ever building a mask: with nested levels the denominator is
-a table with one entry per level and level map. The buffer keeps each client's most recent update (A13).
+The plain functions take dense [C, N] values and masks and are what the equations say (section 3.4). The aggregation
+rules below them do the same on level-ordered values without ever building a mask: with nested levels the
+denominator is a table with one entry per level and level map. The buffer keeps each client's most recent update
+(A13).
 """
 
 from collections.abc import Mapping, Sequence
@@ -186,9 +187,7 @@ def _level_sums(
     return total, weight
 
 
-def _group_sums(
-    members: Sequence[Contribution], weights: Mapping[int, float], model: Tensor
-) -> tuple[Tensor, Tensor]:
+def _group_sums(members: Sequence[Contribution], weights: Mapping[int, float], model: Tensor) -> tuple[Tensor, Tensor]:
     """The same for updates of one level map: prefixes are added in level order, the weights are a table by level."""
     levels = members[0].levels
     ordered = torch.zeros_like(model)

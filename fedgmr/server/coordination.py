@@ -56,7 +56,10 @@ class SemiAsynchronous:
     kind: ClassVar[str] = "semi_asynchronous"
     period: float | None = field(
         default=None,
-        metadata={"above": 0, "help": "seconds between merges; none: 1.10 x the noise-free synchronous round with IMS"},
+        metadata={
+            "above": 0,
+            "help": "seconds between merges; none: 1.10 x the noise-free synchronous round with IMS",
+        },
     )
 
     def wait(self, tick: int, in_flight: int) -> Wait:
@@ -76,7 +79,10 @@ class Asynchronous:
     kind: ClassVar[str] = "asynchronous"
     period: float | None = field(
         default=None,
-        metadata={"above": 0, "help": "seconds per tick of the learning-rate schedule only; none: as semi-asynchronous"},
+        metadata={
+            "above": 0,
+            "help": "seconds per tick of the learning-rate schedule only; none: as semi-asynchronous",
+        },
     )
 
     def wait(self, tick: int, in_flight: int) -> Wait:

@@ -23,7 +23,7 @@ class SaturationDetector:
         self.waited = 0
 
     def observe(self, metric: float) -> bool:
-        """True when the metric has not exceeded its best for `patience` consecutive observations; then starts afresh."""
+        """True when the metric has not exceeded its best `patience` times in a row; then starts afresh."""
         if metric > self.best:
             self.best, self.waited = metric, 0
             return False
@@ -64,9 +64,12 @@ class Saturation:
     """A client moves up when the validation metric of its sub-model has saturated (ESM)."""
 
     kind: ClassVar[str] = "saturation"
-    patience: int = field(default=5, metadata={"at_least": 1, "help": "checks without improvement before a client moves up"})
+    patience: int = field(
+        default=5, metadata={"at_least": 1, "help": "checks without improvement before a client moves up"}
+    )
     scope: Literal["client", "global"] = field(
-        default="client", metadata={"help": "metric of each client's sub-model, or of the whole model for all (A2)"}
+        default="client",
+        metadata={"help": "metric of each client's sub-model, or of the whole model for all (A2)"},
     )
 
     def wanted(self, check_levels: Mapping[int, int], top: int) -> set[int]:

@@ -1,7 +1,8 @@
 """The server: its state, merge() and tasks(). Knows no clock but the seconds it is told, and nothing of the fleet.
 
-One merge is section 3.3: buffer the arrivals, aggregate, and every `interval` ticks check restoration and refresh the level
-map. Composes aggregation, restoration, coordination and a ranking. Read next: `fedgmr/federation.py`, the loop around it.
+One merge is section 3.3: buffer the arrivals, aggregate, and every `interval` ticks check restoration and refresh
+the level map. Composes aggregation, restoration, coordination and a ranking. Read next: `fedgmr/federation.py`, the
+loop around it.
 """
 
 import math
@@ -52,7 +53,8 @@ class ServerRules:
     """What a method decides on the server's side."""
 
     ladder: Ladder = field(
-        default=(0.05, 0.1, 0.2, 0.5, 1.0), metadata={"help": "the densities a sub-model can have, increasing"}
+        default=(0.05, 0.1, 0.2, 0.5, 1.0),
+        metadata={"help": "the densities a sub-model can have, increasing"},
     )
     ranking: Ranking = field(default=FullModel(), metadata={"kinds": (FullModel, Taylor, Magnitude, Random)})
     aggregation: Aggregation = field(
@@ -68,7 +70,8 @@ class ServerRules:
         default="uniform", metadata={"help": "weight of a client: the same for all, or its number of samples"}
     )
     interval: int = field(
-        default=25, metadata={"at_least": 1, "help": "k_rest: ticks between restoration checks and level-map refreshes"}
+        default=25,
+        metadata={"at_least": 1, "help": "k_rest: ticks between restoration checks and level-map refreshes"},
     )
 
     def __post_init__(self) -> None:

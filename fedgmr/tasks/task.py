@@ -1,7 +1,7 @@
 """Task: what is learned. Model + data + loss + metric, as one object a user writes in about 20 lines.
 
-`examples/own_task.py` shows one. Built-in tasks are functions that return a Task; `named_task` finds them, or a user's own by
-import path "package.module:function".
+`examples/own_task.py` shows one. Built-in tasks are functions that return a Task; `named_task` finds them, or a
+user's own by import path "package.module:function".
 """
 
 import dataclasses
@@ -21,7 +21,9 @@ from fedgmr.settings import SettingError, imported, suggestion
 from fedgmr.submodels.layout import Layout
 
 Samples = tuple[Tensor, Tensor]  # inputs, targets; the first dimension is the sample
-Metric = Callable[[Tensor, Tensor], tuple[Tensor, int]]  # (outputs, targets) -> (sum of the metric, how many it is over)
+Metric = Callable[
+    [Tensor, Tensor], tuple[Tensor, int]
+]  # (outputs, targets) -> (sum of the metric, how many it is over)
 
 
 def top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
@@ -67,7 +69,8 @@ class Task:
         for part, (inputs, targets) in (("train", self.train), ("test", self.test)):
             if len(inputs) != len(targets) or not len(inputs):
                 raise ValueError(
-                    f"{self.name}.{part} has {len(inputs)} inputs and {len(targets)} targets: give as many of each, at least one."
+                    f"{self.name}.{part} has {len(inputs)} inputs and {len(targets)} targets: "
+                    "give as many of each, at least one."
                 )
         if self.users is not None and len(self.users) != len(self.train[0]):
             raise ValueError(f"{self.name}.users has {len(self.users)} entries: give one per training sample.")

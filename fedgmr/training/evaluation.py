@@ -1,7 +1,7 @@
 """Evaluation of flat models: loss and metric on the test set, metric on the server's validation set.
 
-Validation of a sub-model uses batch statistics where the model has batch norm: the running statistics of the full model do not fit
-a small sub-model (A2).
+Validation of a sub-model uses batch statistics where the model has batch norm: the running statistics of the full
+model do not fit a small sub-model (A2).
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Evaluator:
         hits = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         count = 0
-        for inputs, targets in zip(samples[0].split(self.batch), samples[1].split(self.batch), strict=True):
+        for inputs, targets in zip(*(torch.split(part, self.batch) for part in samples), strict=True):
             outputs = self.module(self.task.inputs(inputs))
             good, number = self.task.metric(outputs, targets)
             hits += good

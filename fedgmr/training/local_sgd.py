@@ -1,7 +1,8 @@
 """One client's local training as a plain loop: the oracle every faster executor must agree with.
 
-A sub-model is trained inside the full-size module: coordinates outside it are zero before and after every step (section 3.2).
-The module's parameters alias one flat vector, so loading a task and reading its result are single operations.
+A sub-model is trained inside the full-size module: coordinates outside it are zero before and after every step
+(section 3.2). The module's parameters alias one flat vector, so loading a task and reading its result are single
+operations.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ class LocalRun:
 
     task: ClientTask
     module: nn.Module
-    parameters: Sequence[nn.Parameter]
+    parameters: list[Tensor]
     flat: Tensor  # the parameters' storage
     outside: Tensor | None  # bool [N]: coordinates that stay zero; None for the whole model
     loss: Callable[[Tensor, Tensor], Tensor]
@@ -97,7 +98,7 @@ class LocalTrainer:
         self.module = task.initial_model(seed).to(self.device).train()
         layout.bind(self.module, self.flat, self.buffers)
         named = dict(self.module.named_parameters())
-        self.parameters = [named[place.name] for place in layout.parameters]
+        self.parameters: list[Tensor] = [named[place.name] for place in layout.parameters]
         self._outside: dict[int, Tensor] = {}
         self._outside_version = -1
 

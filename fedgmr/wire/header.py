@@ -140,15 +140,11 @@ def read_header(data: bytes | bytearray | memoryview) -> Header:
 def _check_rules(header: Header) -> None:
     kind = header.kind
     if not 0 <= header.first <= header.last < ABOVE:
-        raise Refused(
-            Reason.LEVEL, f"levels {header.first} to {header.last} are no range within 0 to {ABOVE - 1}"
-        )
+        raise Refused(Reason.LEVEL, f"levels {header.first} to {header.last} are no range within 0 to {ABOVE - 1}")
     if (header.value_type is None) != (kind is Kind.MAP):
         raise Refused(Reason.VALUE_TYPE, f"{kind.name} with value type {header.value_type}")
     if kind is Kind.UPDATE and header.first > 0:
-        raise Refused(
-            Reason.LEVEL, f"an update covers all levels up to its own, not from level {header.first}"
-        )
+        raise Refused(Reason.LEVEL, f"an update covers all levels up to its own, not from level {header.first}")
     if header.buffers and (kind is Kind.MAP or header.first > 0):
         raise Refused(
             Reason.BUFFERS,

@@ -52,9 +52,7 @@ def encode_map(levels: Levels, *, stamp: Stamp, first: int = 0, last: int) -> by
         last: The last part that travels.
     """
     if levels.dtype != np.uint8 or levels.ndim != 1:
-        raise ValueError(
-            f"a level map is one-dimensional uint8, got {levels.ndim}-dimensional {levels.dtype}"
-        )
+        raise ValueError(f"a level map is one-dimensional uint8, got {levels.ndim}-dimensional {levels.dtype}")
     counts, parts = [], []
     remaining = levels if first == 0 else levels[levels >= first]
     masks = np.empty(remaining.size, np.bool_)
@@ -64,9 +62,7 @@ def encode_map(levels: Levels, *, stamp: Stamp, first: int = 0, last: int) -> by
         parts.append(encode_part(mask))
         if level < last and counts[-1]:
             remaining = remaining[np.logical_not(mask, out=mask)]
-    header = Header(
-        kind=Kind.MAP, value_type=None, first=first, last=last, stamp=stamp, count=levels.size, buffers=0
-    )
+    header = Header(kind=Kind.MAP, value_type=None, first=first, last=last, stamp=stamp, count=levels.size, buffers=0)
     return seal(header, [np.array(counts, "<u8").tobytes(), *parts])
 
 

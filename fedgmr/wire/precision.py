@@ -50,9 +50,7 @@ def write_numbers(values: FloatArray, value_type: ValueType) -> memoryview:
         Refused: A value is not finite, or would not be after rounding.
     """
     if values.dtype != np.float32 or values.ndim != 1:
-        raise ValueError(
-            f"values must be one-dimensional float32, got {values.ndim}-dimensional {values.dtype}"
-        )
+        raise ValueError(f"values must be one-dimensional float32, got {values.ndim}-dimensional {values.dtype}")
     _check_finite(values, value_type)
     values = np.ascontiguousarray(values, "<f4")
     if value_type is ValueType.FP16:

@@ -144,6 +144,4 @@ def _check_report(report: Report) -> None:
     if not math.isfinite(report.metric_sum):
         raise Refused(Reason.NON_FINITE, f"the report's metric sum is {report.metric_sum}")
     if not 1 <= report.samples < 2**64:
-        raise Refused(
-            Reason.REPORT, f"a report on {report.samples} samples; leave it out where there are none"
-        )
+        raise Refused(Reason.REPORT, f"a report on {report.samples} samples; leave it out where there are none")

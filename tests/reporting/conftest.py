@@ -66,9 +66,7 @@ def summary(**fields: Any) -> dict[str, Any]:
     return {**base, **fields}
 
 
-def write_run(
-    directory: Path, lines: list[dict[str, Any]], fields: dict[str, Any] | None, *, tail: str = ""
-) -> Path:
+def write_run(directory: Path, lines: list[dict[str, Any]], fields: dict[str, Any] | None, *, tail: str = "") -> Path:
     """A run directory; `fields` change the summary, None means there is none; `tail` ends metrics.jsonl."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "recipe.yaml").write_text(RECIPE)

@@ -82,9 +82,7 @@ def test_csv_has_the_numbers_unrounded(dirs: list[Path]) -> None:
 
 
 def test_markdown_escapes_bars_in_names(tmp_path: Path) -> None:
-    markdown = compare_runs(
-        [write_curve(tmp_path / "a", {0.0: 0.1, 200.0: 0.8}, method_title="A|B")]
-    ).markdown()
+    markdown = compare_runs([write_curve(tmp_path / "a", {0.0: 0.1, 200.0: 0.8}, method_title="A|B")]).markdown()
     assert r"| A\|B | 1 | 80.00 ± - |" in markdown
     assert "| :-- | --: |" in markdown
 

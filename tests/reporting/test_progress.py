@@ -46,9 +46,7 @@ def test_the_line(width: dict[str, int]) -> None:
     first, second = drawn(stream)
     assert first.endswith("ETA -:--")
     # 1610 s are left at 76.7 per second
-    assert second == (
-        "fedgmr  1,240/2,850 s  tick 131  acc 93.4 %  density 0.42  up 12.3 MB  down 40.1 MB  ETA 0:21"
-    )
+    assert second == ("fedgmr  1,240/2,850 s  tick 131  acc 93.4 %  density 0.42  up 12.3 MB  down 40.1 MB  ETA 0:21")
 
 
 @pytest.mark.parametrize(

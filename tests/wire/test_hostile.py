@@ -43,9 +43,7 @@ KNOWN = np.where(LEVELS < 1, LEVELS, np.uint8(ABOVE))
 REPORT = Report(metric_sum=4.0, samples=9)
 
 ANY = Expected(run=7, client=5)
-TASK = Expected(
-    run=7, client=5, version=3, map_version=2, last=3, value_type=ValueType.FP16, count=24, buffers=2
-)
+TASK = Expected(run=7, client=5, version=3, map_version=2, last=3, value_type=ValueType.FP16, count=24, buffers=2)
 LIMITS = Limits(values=64, buffers=8)
 
 
@@ -187,9 +185,7 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
                 extreme = draw.choice([b"\0", b"\xff"]) * draw.choice([1, 2, 4, 8])
                 changed[place : place + len(extreme)] = extreme
             case 7:  # a header field, small or huge
-                field, width = draw.choice(
-                    [(4, 2), (6, 1), (7, 1), (8, 1), (9, 1), (40, 8), (48, 4), (52, 8)]
-                )
+                field, width = draw.choice([(4, 2), (6, 1), (7, 1), (8, 1), (9, 1), (40, 8), (48, 4), (52, 8)])
                 value = draw.choice([0, 1, 2, 3, 255, draw.randrange(300), draw.getrandbits(64)])
                 changed[field : field + width] = value.to_bytes(8, "little")[:width]
     return bytes(changed)

@@ -1,0 +1,8 @@
+"""`python -m fedgmr`."""
+
+import sys
+
+from fedgmr.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
