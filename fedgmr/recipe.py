@@ -6,6 +6,7 @@ A run writes its resolved recipe (every default filled in) into its directory; t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,6 +85,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.schema_version != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {self.schema_version}: this release reads version {SCHEMA_VERSION}.")
+        if not isfinite(self.seconds):
+            raise ValueError(f"seconds is {self.seconds}: give a finite time budget.")
 
 
 def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str | None = None) -> Recipe:

@@ -21,6 +21,7 @@ from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
 from fedgmr.tasks.partition import Indices, Pool, SampleOrder
 from fedgmr.tasks.task import Task, named_task
+from fedgmr.training.bench import MaskedBench
 from fedgmr.training.evaluation import Evaluator
 from fedgmr.training.executors import SequentialExecutor
 from fedgmr.training.local_sgd import LocalTrainer
@@ -68,12 +69,12 @@ def make_task(recipe: Recipe) -> Task:
 
 def assemble(recipe: Recipe, task: Task) -> Assembly:
     """Build the objects of a resolved recipe."""
-    device = torch.device(recipe.device)
+    device = _device(recipe.device)
     task = task.to(device)
     layout = task.layout()
     links = recipe.fleet.resolved_links()
     parts, held_out, validation = _deal(recipe, task, len(links))
-    evaluator = Evaluator(task, layout)
+    evaluator = Evaluator(task, layout, seed=recipe.seed)
     initial = task.initial_model(recipe.seed).to(device)
     validate = None
     if recipe.evaluation.validation == "server":
@@ -97,7 +98,7 @@ def assemble(recipe: Recipe, task: Task) -> Assembly:
     )
     trainer = LocalTrainer(
         task,
-        layout,
+        MaskedBench(task.initial_model(recipe.seed), layout, device),
         SampleOrder(parts, seed=recipe.seed, batch_size=recipe.training.batch_size),
         steps=recipe.training.steps,
         seed=recipe.seed,
@@ -107,6 +108,16 @@ def assemble(recipe: Recipe, task: Task) -> Assembly:
     network = make_network(recipe, layout, links)
     fleet = SimulatedFleet(network, SequentialExecutor(trainer), len(links), absences=recipe.fleet.absences)
     return Assembly(recipe=recipe, task=task, layout=layout, server=server, fleet=fleet, evaluator=evaluator)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(f"device is {name!r}, which cannot be used here ({reason}): give cpu or auto.") from error
+    return device
 
 
 def make_network(

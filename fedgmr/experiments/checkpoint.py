@@ -74,24 +74,21 @@ def server_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors = {
         "model": server.model,
         "buffers": server.buffers,
-        f"levels.{server.map_version}": server.levels.levels,
     }
     if server.previous is not None:
         tensors["previous"] = server.previous
-    ladders = {server.map_version: server.levels.ladder}
+    maps = {server.map_version: server.levels}
     for task in server.dispatched.values():
         tensors[f"models.{task.version}"], tensors[f"buffers.{task.version}"] = task.model, task.buffers
-        tensors[f"levels.{task.map_version}"], ladders[task.map_version] = (
-            task.levels.levels,
-            task.levels.ladder,
-        )
+        maps[task.map_version] = task.levels
     for c in server.buffer.values():
         tensors[f"held.{c.client}"], tensors[f"held_buffers.{c.client}"] = c.values, c.buffers
-        tensors[f"levels.{c.map_version}"], ladders[c.map_version] = c.levels.levels, c.levels.ladder
+        maps[c.map_version] = c.levels
+    tensors |= {f"levels.{version}": levels.levels for version, levels in maps.items()}
     state = {
         "tick": server.tick,
         "map_version": server.map_version,
-        "ladders": [[version, list(ladder)] for version, ladder in sorted(ladders.items())],
+        "maps": [[version, list(levels.ladder), levels.implied] for version, levels in sorted(maps.items())],
         "client_levels": server.client_levels,
         "detectors": [
             [i, d.best if d.best > -math.inf else None, d.waited] for i, d in sorted(server.detectors.items())
@@ -113,7 +110,10 @@ def restore_server(server: Server, tensors: Mapping[str, Tensor], state: Mapping
     """Take up the state saved by `server_state` in a server made from the same recipe."""
     device = server.model.device
     on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
-    maps = {v: LevelMap(on_device[f"levels.{v}"], tuple(ladder)) for v, ladder in state["ladders"]}
+    maps = {
+        version: LevelMap(on_device[f"levels.{version}"], tuple(ladder), implied=implied)
+        for version, ladder, implied in state["maps"]
+    }
     server.tick, server.map_version = state["tick"], state["map_version"]
     server.model, server.buffers = on_device["model"], on_device["buffers"]
     server.previous = on_device.get("previous")

@@ -4,10 +4,13 @@ Every run has a directory of its own below the comparison's; a finished one is n
 is resumed, so the same command can be given again after an interruption.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedgmr.exchange import Diverged
+from fedgmr.experiments.assembly import make_task, resolve
 from fedgmr.experiments.run import Watcher, resume_run, run_recipe
 from fedgmr.experiments.rundir import RECIPE, is_finished, read_recipe
 from fedgmr.methods.method import BUILT_IN
@@ -32,13 +35,18 @@ def planned_runs(
 
 
 def run_all(runs: Sequence[tuple[str, Recipe]], directory: Path, watcher_for: WatcherFor) -> list[Path]:
-    """Run what is missing, in order; returns the run directories."""
+    """Run what is missing, in order, a diverged run not keeping the others from theirs; returns the run directories."""
     done = []
     for name, recipe in runs:
         path = directory / name
-        if not (path / RECIPE).exists():
-            run_recipe(recipe, path, watcher_for(recipe))
-        elif not is_finished(path):
-            resume_run(path, watcher_for(read_recipe(path)))
+        try:
+            if not (path / RECIPE).exists():
+                run_recipe(recipe, path, watcher_for(recipe))
+            elif read_recipe(path) != resolve(recipe, make_task(recipe)):
+                raise SettingError(f"{str(path)!r} holds a run with other settings: give another output or remove it.")
+            elif not is_finished(path):
+                resume_run(path, watcher_for(recipe))
+        except Diverged as error:
+            warnings.warn(f"{name}: {error}", stacklevel=2)
         done.append(path)
     return done

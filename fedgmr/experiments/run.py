@@ -4,6 +4,7 @@
 numpy only.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -208,7 +209,7 @@ class _Execution:
                 "seconds": seconds,
                 "tick": server.tick,
                 "accuracy": score.accuracy,
-                "loss": score.loss,
+                "loss": score.loss if math.isfinite(score.loss) else None,  # JSON has no other word for it
                 "density": [server.density(client) for client in clients],
                 "level": list(server.client_levels),
                 "staleness": list(server.staleness),

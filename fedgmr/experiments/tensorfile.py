@@ -2,8 +2,8 @@
 
 A header of JSON (names, types, shapes, offsets, and a metadata map of strings), then the raw little-endian bytes.
 The format is public and simple, so that a machine with nothing but torch can resume a run; a test reads these files
-with the safetensors library. The metadata carries a checksum of the bytes. Files are written beside their place and
-renamed.
+with the safetensors library. The metadata carries a checksum of all that the file says. Files are written beside their
+place and renamed.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _MOST_HEADER = 100 * 2**20
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write the file in one piece: it is there complete or not at all."""
     arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
-    digest, entries, offset = hashlib.blake2b(digest_size=16), {}, 0
+    entries, offset = {}, 0
     for name, array in arrays.items():
         end = offset + array.nbytes
         entries[name] = {
@@ -39,9 +39,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             "shape": list(array.shape),
             "data_offsets": [offset, end],
         }
-        digest.update(array.data)
         offset = end
-    info = {**metadata, "checksum": digest.hexdigest()}
+    checksum = _checksum({"__metadata__": dict(metadata), **entries}, *(array.data for array in arrays.values()))
+    info = {**metadata, "checksum": checksum}
     header = json.dumps({"__metadata__": info, **entries}).encode()
     header += b" " * (-len(header) % 8)
     partial = path.with_name(f".{path.name}.partial")
@@ -62,14 +62,22 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         if len(data) < 8 or length > min(_MOST_HEADER, len(data) - 8):
             raise ValueError("the header is cut off")
         entries = json.loads(data[8 : 8 + length])
-        metadata = entries.pop("__metadata__", {})
         body = memoryview(data)[8 + length :]
-        checksum = metadata.get("checksum")
-        if checksum is not None and hashlib.blake2b(body, digest_size=16).hexdigest() != checksum:
+        checksum = entries.get("__metadata__", {}).pop("checksum", None)
+        if checksum is not None and _checksum(entries, body) != checksum:
             raise ValueError("the checksum does not match")
+        metadata = entries.pop("__metadata__", {})
         return {name: _tensor(entry, body) for name, entry in entries.items()}, metadata
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"The file {path} is damaged ({error}): restore it or remove it.") from error
+
+
+def _checksum(header: Mapping[str, Any], *body: memoryview) -> str:
+    """Over the header's content, so that a damaged number in the metadata shows too, and the bytes behind it."""
+    digest = hashlib.blake2b(json.dumps(header).encode(), digest_size=16)
+    for part in body:
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def _tensor(entry: Mapping[str, Any], body: memoryview) -> Tensor:

@@ -87,10 +87,10 @@ class WireSizes:
         return values_bytes(count, self.buffers if first == 0 else 0, self.value_type)
 
     def level_map(self, levels: LevelMap, first: int, last: int) -> int:
-        """Entropy-coded membership; nothing where there is only one level."""
-        return (
-            map_bytes(levels.increments, total=len(levels), first=first, last=last) if levels.order is not None else 0
-        )
+        """Entropy-coded membership; nothing where a client can work it out."""
+        if levels.implied:
+            return 0
+        return map_bytes(levels.increments, total=len(levels), first=first, last=last)
 
     def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
         """All objects."""
@@ -186,17 +186,19 @@ class Network:
     def _multicast(self, tasks: Sequence[ClientTask], begin: float) -> list[tuple[float, float, int]]:
         """(first byte leaves, last has left, bytes to download) per task; one object per gap between levels in use."""
         cuts = sorted({task.level for task in tasks})
+        gaps = list(zip([0, *(cut + 1 for cut in cuts[:-1])], cuts, strict=True)) if cuts else []
         left: dict[int, float] = {}
-        clock, first = begin, 0
-        for level in cuts:
+        clock = begin
+        for first, level in gaps:
             receivers = [task for task in tasks if task.level >= level]
             level_map = max(self._map_needed(task, first, level) for task in receivers)
             clock = self._transmit(clock, self.sizes.values(receivers[0].levels, first, level) + level_map)
-            left[level], first = clock, level + 1
+            left[level] = clock
         departures = []
         for task in tasks:
             values = self.sizes.download(task.levels, [cut for cut in cuts if cut <= task.level])
-            departures.append((begin, left[task.level], values + self._map_needed(task, 0, task.level)))
+            level_map = sum(self._map_needed(task, first, last) for first, last in gaps if last <= task.level)
+            departures.append((begin, left[task.level], values + level_map))
         return departures
 
     def _unicast(self, tasks: Sequence[ClientTask], begin: float) -> list[tuple[float, float, int]]:

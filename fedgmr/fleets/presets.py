@@ -76,6 +76,9 @@ class FleetSettings:
     def resolved_links(self) -> list[Link]:
         """One link per client, each with its preset density."""
         links = list(self.links) if self.links is not None else named_links(self.name, self.clients or 10)
+        absent = max((client for absence in self.absences for client in absence.clients), default=0)
+        if absent >= len(links):
+            raise ValueError(f"fleet.absences names client {absent}: give numbers from 0 to {len(links) - 1}.")
         if self.densities is None:
             return [replace(link, density=1.0 if link.density is None else link.density) for link in links]
         if len(self.densities) != len(links):

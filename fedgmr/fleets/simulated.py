@@ -14,6 +14,8 @@ from fedgmr.exchange import ClientTask, Update
 from fedgmr.fleets.network import Network
 from fedgmr.training.executors import Executor
 
+_ROUNDING = 1e-9  # seconds; a return computed by `change` must not fall just before itself in `away`
+
 
 @dataclass(frozen=True, kw_only=True)
 class Absence:
@@ -32,11 +34,11 @@ class Absence:
 
     def away(self, now: float) -> bool:
         """Whether the clients are away at `now`."""
-        return self.start <= (now if self.every is None else now % self.every) < self.end
+        return self.start <= (now if self.every is None else (now + _ROUNDING) % self.every) < self.end
 
     def change(self, now: float) -> float:
         """The first moment after `now` at which the clients may be back."""
-        offset = 0.0 if self.every is None else now - now % self.every
+        offset = 0.0 if self.every is None else now + _ROUNDING - (now + _ROUNDING) % self.every
         if now < offset + self.end:
             return offset + self.end
         return math.inf if self.every is None else offset + self.every + self.end

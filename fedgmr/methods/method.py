@@ -12,7 +12,7 @@ from typing import Any
 
 from fedgmr.server.server import ServerRules
 from fedgmr.settings import SettingError, build, imported, suggestion
-from fedgmr.training.local_sgd import LocalRule, PlainSGD
+from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,11 @@ class Method(ServerRules):
     name: str
     title: str = field(default="", metadata={"help": "for tables and legends; empty: from the name"})
     local: LocalRule = field(
-        default=PlainSGD(), metadata={"kinds": (PlainSGD,), "help": "what a client does with a mini-batch"}
+        default=PlainSGD(),
+        metadata={
+            "kinds": (PlainSGD, WidthSGD, OrderedDropout, ThresholdedSGD),
+            "help": "what a client does with a mini-batch",
+        },
     )
     ims: bool = field(default=False, metadata={"help": "send each increment once for all clients dispatched together"})
 

@@ -86,8 +86,8 @@ class Asynchronous:
     )
 
     def wait(self, tick: int, in_flight: int) -> Wait:
-        """One arrival."""
-        return Wait(arrivals=1)
+        """One arrival; none where nobody is at work, so that the fleet looks for a client's return."""
+        return Wait(arrivals=min(1, in_flight))
 
     def schedule_tick(self, tick: int, now: float) -> float:
         """Elapsed time over the period, so that the rate falls as fast in time as under ticks."""
@@ -109,7 +109,8 @@ class Participation:
 
     def draw(self, free: Sequence[int], *, clients: int, in_flight: int, seed: int, tick: int) -> list[int]:
         """The clients, out of the free ones, that get a task now; `clients` is the size of the fleet."""
-        places = math.ceil(self.fraction * clients) if self.fraction is not None else self.count
+        # Less a rounding error: 0.07 x 100 is 7.000000000000001.
+        places = max(1, math.ceil(self.fraction * clients - 1e-9)) if self.fraction is not None else self.count
         if places is None or places - in_flight >= len(free):
             return list(free)
         places = max(0, places - in_flight)

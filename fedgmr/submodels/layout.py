@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 _WEIGHT_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag)
+_NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class TensorPlace:
     shape: tuple[int, ...]
     start: int
     prunable: bool
+    norm: bool = False  # belongs to a normalisation layer
 
     @property
     def size(self) -> int:
@@ -60,7 +62,7 @@ class Layout:
         types = {p.dtype for _, p in named}
         if len(types) != 1 or not named[0][1].dtype.is_floating_point:
             raise ValueError(f"The model's parameters have types {sorted(map(str, types))}: use one float type.")
-        weights = set(_weight_names(model))
+        weights, norms = set(_weight_names(model)), set(_norm_names(model))
         for pattern in (*keep, *prune):
             if not any(fnmatch.fnmatchcase(name, pattern) for name, _ in named):
                 raise ValueError(f"The pattern {pattern!r} matches no parameter of the model: correct it.")
@@ -71,8 +73,8 @@ class Layout:
             return name in weights or any(fnmatch.fnmatchcase(name, pattern) for pattern in prune)
 
         return cls(
-            parameters=tuple(_places((name, tuple(p.shape), prunable(name)) for name, p in named)),
-            buffers=tuple(_places((name, tuple(b.shape), False) for name, b in _float_buffers(model))),
+            parameters=tuple(_places((name, p, prunable(name), name in norms) for name, p in named)),
+            buffers=tuple(_places((name, b, False, True) for name, b in _float_buffers(model))),
             dtype=named[0][1].dtype,
         )
 
@@ -147,9 +149,15 @@ def _float_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name, buffer
 
 
-def _places(tensors: Iterator[tuple[str, tuple[int, ...], bool]]) -> Iterator[TensorPlace]:
+def _norm_names(model: nn.Module) -> Iterator[str]:
+    for prefix, module in model.named_modules():
+        if isinstance(module, _NORM_LAYERS):
+            yield from (f"{prefix}.{name}" if prefix else name for name, _ in module.named_parameters(recurse=False))
+
+
+def _places(tensors: Iterator[tuple[str, Tensor, bool, bool]]) -> Iterator[TensorPlace]:
     start = 0
-    for name, shape, prunable in tensors:
-        place = TensorPlace(name=name, shape=shape, start=start, prunable=prunable)
+    for name, tensor, prunable, norm in tensors:
+        place = TensorPlace(name=name, shape=tuple(tensor.shape), start=start, prunable=prunable, norm=norm)
         start = place.stop
         yield place

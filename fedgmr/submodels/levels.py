@@ -44,6 +44,7 @@ class LevelMap:
 
     levels: Tensor
     ladder: Ladder
+    implied: bool = False  # a client can work the map out itself, so it never travels
 
     @classmethod
     def from_scores(
@@ -81,7 +82,7 @@ class LevelMap:
     @classmethod
     def full(cls, size: int, device: torch.device | str = "cpu") -> "LevelMap":
         """The family of one: every coordinate in the only sub-model."""
-        return cls(torch.zeros(size, dtype=torch.uint8, device=device), (1.0,))
+        return cls(torch.zeros(size, dtype=torch.uint8, device=device), (1.0,), implied=True)
 
     def __len__(self) -> int:
         return len(self.levels)

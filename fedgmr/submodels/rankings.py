@@ -7,6 +7,7 @@ rank within each tensor by magnitude (A8).
 """
 
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import ClassVar, Literal, Protocol
 
 import torch
@@ -170,8 +171,8 @@ def _within_tensors(standing: Standing, floor: float) -> LevelMap:
     *smaller, largest = sorted(layout.prunable, key=lambda tensor: tensor.size)
     for tensor in (*smaller, largest):
         least = floor_count(tensor.size, floor)
-        counts = left if tensor is largest else [max(least, n) for n in kept_counts(ladder, tensor.size)]
-        counts = [min(tensor.size, max(0, n)) for n in counts]
+        wanted = left if tensor is largest else kept_counts(ladder, tensor.size)
+        counts = [min(tensor.size, max(least, n)) for n in accumulate(wanted, max)]
         part = slice(tensor.start, tensor.stop)
         levels[part] = place([standing.model[part].abs()], counts)
         left = [total - n for total, n in zip(left, counts, strict=True)]
@@ -181,11 +182,11 @@ def _within_tensors(standing: Standing, floor: float) -> LevelMap:
 def _grow(current: LevelMap, held: frozenset[int], scores: Tensor, ties: Tensor) -> LevelMap:
     """Re-rank only between the levels that clients hold; their sub-models stay exactly as they are."""
     levels = current.levels.clone()
-    fences = sorted(held | {current.top})
+    fences = sorted(held | {len(current.ladder)})  # the last: in no sub-model
     below = -1
     for fence in fences:
         if fence - below > 1:
-            band = torch.nonzero((current.levels > below) & (current.levels <= fence)).view(-1)
+            band = torch.nonzero((current.levels >= below + 1) & (current.levels <= fence)).view(-1)
             base = current.sizes[below] if below >= 0 else 0
             ends = [size - base for size in current.sizes[below + 1 : fence + 1]]
             levels[band] = place([scores[band], ties[band]], ends) + (below + 1)

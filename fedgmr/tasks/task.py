@@ -115,7 +115,7 @@ def named_task(name: str, options: Mapping[str, Any], seed: int) -> Task:
     for key in options:
         if key == "seed" or (key not in accepted and not open_ended):
             known = [k for k in accepted if k != "seed"]
-            raise SettingError(f"task.{key} is not a known key: {suggestion(key, known, 'task.')}")
+            raise SettingError(f"task.options.{key} is not a known key: {suggestion(key, known, 'task.options.')}")
     given = {**options, "seed": seed} if "seed" in accepted or open_ended else dict(options)
     task = factory(**given)
     if not isinstance(task, Task):

@@ -4,6 +4,7 @@ Validation of a sub-model uses batch statistics where the model has batch norm: 
 model do not fit a small sub-model (A2).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,10 +27,11 @@ class Score:
 class Evaluator:
     """Evaluates flat models of one task; owns a module of its own."""
 
-    def __init__(self, task: Task, layout: Layout, *, batch: int = _BATCH) -> None:
+    def __init__(self, task: Task, layout: Layout, *, batch: int = _BATCH, seed: int = 0) -> None:
+        """`seed` is the run's: what the layout leaves out (frozen parameters) is as in training."""
         self.task, self.layout, self.batch = task, layout, batch
         device = task.test[0].device
-        self.module = task.initial_model(0).to(device).eval()
+        self.module = task.initial_model(seed).to(device).eval()
         self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
         self.buffers = torch.zeros(layout.buffer_size, dtype=layout.dtype, device=device)
         layout.bind(self.module, self.flat, self.buffers)
@@ -56,7 +58,9 @@ class Evaluator:
         hits = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         count = 0
-        for inputs, targets in zip(*(torch.split(part, self.batch) for part in samples), strict=True):
+        # Equal batches rather than a short last one: batch statistics of a single sample do not exist.
+        batches = math.ceil(len(samples[0]) / self.batch)
+        for inputs, targets in zip(*(torch.tensor_split(part, batches) for part in samples), strict=True):
             outputs = self.module(self.task.inputs(inputs))
             good, number = self.task.metric(outputs, targets)
             hits += good

@@ -1,0 +1,60 @@
+# `make demo` and `make test` do everything on a machine with Python 3.11 or newer (with venv and pip) and make.
+
+#: PYTHON         the interpreter the virtual environment is made from (python3)
+PYTHON ?= python3
+#: VENV           where the virtual environment is (.venv)
+VENV ?= .venv
+#: TORCH          what pip installs as torch, before all else (the version in constraints.txt); for another build:
+#:                TORCH="torch==2.13.0 --index-url YOUR_INDEX"; after a change, `make clean` first
+TORCH ?= $(shell grep '^torch==' constraints.txt)
+#: DEMO_OUTPUT    where the demo writes (runs/demo)
+DEMO_OUTPUT ?= runs/demo
+#: DEMO_SETTINGS  settings of the demo's recipe to change, such as "seconds=300 short=true"; with an output of its own
+DEMO_SETTINGS ?=
+#: PYTEST         further arguments for pytest, such as "-x tests/wire"
+PYTEST ?=
+
+BIN := $(VENV)/bin
+METHODS := fedgmr,fedgmr_without_restoration,fedavg,fedasync
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint format clean
+
+help: ## List targets and variables
+	@echo "Targets:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@echo "Variables:"
+	@sed -n 's/^#: /  /p' Makefile
+
+demo: $(VENV)/demo.stamp ## Set up, then compare FedGMR with its ablation, FedAvg and FedAsync (minutes)
+	$(BIN)/fedgmr compare quickstart $(DEMO_SETTINGS) output=$(DEMO_OUTPUT) --methods $(METHODS)
+
+test: lint ## Set up, then lint, type-check and run the tests that are not slow
+	$(BIN)/pytest -m "not slow" $(PYTEST)
+
+test-slow: $(VENV)/dev.stamp ## Run the slow tests (status 5 of pytest: there are none)
+	$(BIN)/pytest -m slow $(PYTEST) || test $$? -eq 5
+
+lint: $(VENV)/dev.stamp ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev.stamp ## Format the code and fix what ruff can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the virtual environment, caches and build outputs; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch comes first and without its dependencies, so that an index given in TORCH is asked for torch only. What was
+# installed is then the pin for everything after it: no dependency can bring in another build.
+$(VENV)/%.stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "$(PYTHON) is older than Python 3.11: name another, such as make PYTHON=python3.12")'
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --no-deps $(TORCH)
+	grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >> $(VENV)/constraints.txt
+	$(BIN)/python -m pip install -c $(VENV)/constraints.txt -e '.[$*]'
+	touch $@ $(if $(filter dev,$*),$(VENV)/demo.stamp)

@@ -1,0 +1,206 @@
+"""Local rules: what a client does with one mini-batch.
+
+Plain SGD; the width methods' SGD with HeteroFL's scaler and masked loss; FjORD's ordered dropout; FIARSE's
+thresholded SGD. A rule works on a bench (`bench.py`) and holds no state: every draw is named by (seed, client,
+mini-batch).
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedgmr.seeding import generator
+from fedgmr.training.bench import Bench, LocalRun
+
+Norm = Literal["running", "static", "batch", "per_width"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """One mini-batch of a client."""
+
+    inputs: Tensor
+    targets: Tensor
+    number: int  # mini-batches this client was given before
+    seed: int
+
+
+class LocalRule(Protocol):
+    """What a client does with one mini-batch."""
+
+    kind: ClassVar[str]
+
+    @property
+    def norm(self) -> Norm:
+        """How batch-norm statistics are kept; see `WidthSGD.norm`."""
+        ...
+
+    @property
+    def scaler(self) -> bool:
+        """Whether hidden activations are divided by the width in training."""
+        ...
+
+    @property
+    def masked_loss(self) -> bool:
+        """Whether classes a client has not are left out of its loss."""
+        ...
+
+    def step(self, bench: Bench, batch: Batch) -> Tensor:
+        """Train on the mini-batch; returns its detached loss."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainSGD:
+    """SGD without momentum; with `proximal` > 0 the term (proximal/2)·||w - start||² is added to the loss."""
+
+    kind: ClassVar[str] = "sgd"
+    norm: ClassVar[Norm] = "running"
+    scaler: ClassVar[bool] = False
+    masked_loss: ClassVar[bool] = False
+    proximal: float = field(default=0.0, metadata={"at_least": 0, "help": "FedProx / FedAsync proximal weight"})
+
+    def step(self, bench: Bench, batch: Batch) -> Tensor:
+        """Forward, backward, one step."""
+        run = bench.run()
+        pull = self._pull(run) if self.proximal else None
+        loss = run.loss(run.module(batch.inputs), batch.targets)
+        run.descend(run.gradients(loss if pull is None else loss + pull))
+        return loss.detach()
+
+    def _pull(self, run: LocalRun) -> Tensor:
+        distances = [(p - s).square().sum() for p, s in zip(run.parameters, run.start, strict=True)]
+        return torch.stack(distances).sum() * (self.proximal / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WidthSGD:
+    """SGD on a narrower network, as HeteroFL and FedRolex do it."""
+
+    kind: ClassVar[str] = "width_sgd"
+    scaler: bool = field(default=True, metadata={"help": "divide hidden activations by the width in training"})
+    masked_loss: bool = field(default=True, metadata={"help": "logits of classes the client has not are set to 0"})
+    norm: Literal["running", "static", "batch"] = field(
+        default="static",
+        metadata={
+            "help": "batch norm: running = clients track, the server averages; static = batch statistics in training, "
+            "the server builds statistics before a test; batch = batch statistics in the test too"
+        },
+    )
+
+    def step(self, bench: Bench, batch: Batch) -> Tensor:
+        """Forward, backward, one step; the bench has put scaler and masked loss in place."""
+        run = bench.run()
+        loss = run.loss(run.module(batch.inputs), batch.targets)
+        run.descend(run.gradients(loss))
+        return loss.detach()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderedDropout:
+    """FjORD: every mini-batch trains one width drawn uniformly from those up to the client's own."""
+
+    kind: ClassVar[str] = "ordered_dropout"
+    scaler: ClassVar[bool] = False
+    masked_loss: ClassVar[bool] = False
+    norm: ClassVar[Norm] = "per_width"
+    distillation: bool = field(
+        default=False, metadata={"help": "also train the drawn width on the predictions of the client's own width"}
+    )
+    soft_targets: Literal["softmax", "sigmoid"] = field(
+        default="softmax", metadata={"help": "what turns the teacher's outputs into targets: sigmoid for a BCE loss"}
+    )
+
+    def level(self, bench: Bench, batch: Batch) -> int:
+        """The level this mini-batch trains."""
+        draw = generator(batch.seed, "width", bench.task.client, batch.number)
+        return int(draw.integers(bench.task.level + 1))
+
+    def step(self, bench: Bench, batch: Batch) -> Tensor:
+        """One step at the drawn width; with distillation a step at the own width and the drawn one, gradients added."""
+        level = self.level(bench, batch)
+        if not self.distillation or level == bench.task.level:
+            run = bench.run(level)
+            loss = run.loss(run.module(batch.inputs), batch.targets)
+            run.descend(run.gradients(loss))
+            return loss.detach()
+        own = bench.run()
+        outputs = own.module(batch.inputs)
+        loss = own.loss(outputs, batch.targets)
+        gradients = own.gradients(loss)
+        narrow = bench.run(level)
+        student = narrow.module(batch.inputs)
+        narrow.descend(narrow.gradients(self._distil(student, outputs.detach())))
+        # Both gradients were taken at the same weights; the narrow step is in the client's values already.
+        bench.run().descend(gradients)
+        return loss.detach()
+
+    def _distil(self, student: Tensor, teacher: Tensor) -> Tensor:
+        if self.soft_targets == "sigmoid":
+            return functional.binary_cross_entropy_with_logits(student, teacher.sigmoid())
+        return functional.cross_entropy(student, teacher.softmax(-1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdedSGD:
+    """FIARSE: only weights with |w| >= theta take part; the mask's derivative scales their gradient.
+
+    theta is the smallest magnitude in the sub-model as received, fixed for the task. The forward pass uses
+    w·1[|w| >= theta]; a weight that falls below theta is frozen for the rest of the task; the effective gradient of a
+    kept weight is g·(1 + 2·theta·|w| / (|w| + theta)²).
+    """
+
+    kind: ClassVar[str] = "thresholded_sgd"
+    scaler: ClassVar[bool] = False
+    masked_loss: ClassVar[bool] = False
+    norm: Literal["running", "static", "batch"] = field(default="static", metadata={"help": "as for width_sgd"})
+    derivative: bool = field(default=True, metadata={"help": "false: leave the mask's derivative out"})
+    scope: Literal["global", "layerwise"] = field(default="global", metadata={"help": "one theta, or one per tensor"})
+
+    def step(self, bench: Bench, batch: Batch) -> Tensor:
+        """One step of the kept weights."""
+        run = bench.run()
+        weights = [parameter.detach().clone() for parameter in run.parameters]
+        # What each gradient is multiplied by: 0 for dropped weights, the mask's derivative for kept ones.
+        factors = [
+            torch.ones_like(w) if theta is None else self.factor(w, theta)
+            for w, theta in zip(weights, self._thresholds(run), strict=True)
+        ]
+        with torch.no_grad():
+            for parameter, factor in zip(run.parameters, factors, strict=True):
+                parameter.masked_fill_(factor == 0, 0)
+        loss = run.loss(run.module(batch.inputs), batch.targets)
+        gradients = run.gradients(loss)
+        with torch.no_grad():
+            torch._foreach_copy_(run.parameters, weights)
+            torch._foreach_mul_(gradients, factors)
+        run.descend(gradients)
+        return loss.detach()
+
+    def factor(self, weight: Tensor, theta: Tensor) -> Tensor:
+        """0 below theta; from there 1 + 2·theta·|w| / (|w| + theta)²: 1.5 at |w| = theta, falling to 1."""
+        size = weight.abs()
+        kept = (size >= theta).to(weight.dtype)
+        if not self.derivative:
+            return kept
+        return kept * (1 + 2 * theta * size / (size + theta).square())
+
+    def _thresholds(self, run: LocalRun) -> list[Tensor | None]:
+        """Theta per parameter, from the sub-model as received; None for normalisation parameters, never masked."""
+        smallest = [
+            None if place.norm else _smallest(start) for place, start in zip(run.places, run.start, strict=True)
+        ]
+        ranked = [theta for theta in smallest if theta is not None]
+        if self.scope == "layerwise" or not ranked:
+            return smallest
+        least = torch.stack(ranked).min()
+        return [None if theta is None else least for theta in smallest]
+
+
+def _smallest(values: Tensor) -> Tensor:
+    """The smallest magnitude that is not zero: zeros lie outside the sub-model. Infinite where there is none."""
+    size = values.abs()
+    return torch.where(size > 0, size, torch.inf).min()

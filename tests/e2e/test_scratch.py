@@ -1,0 +1,100 @@
+import json
+from e2e.command import *
+BASE={"name":"t","seconds":60,"task":"e2e.tiny:dense","method":{"name":"fedgmr"},"fleet":{"name":"custom","links":[{"down":20,"up":5,"density":1.0},{"down":1,"up":.25,"density":.05}],"scale":1e-4},"training":{"batch_size":10,"steps":2}}
+CASES="""
+trainin.steps=3
+training.step=3
+fleet.densities=[0,1]
+fleet.densities=[1.5,1]
+fleet.densities=[1]
+fleet.links.0.density=0
+fleet.links.0.density=0.3
+method.ladder=[0.5,0.2,1]
+method.ladder=[0.5,1.5]
+method.ladder=[]
+method.ladder=[0.05,0.5]
+fleet.links=[]
+fleet={"name":"high","clients":0}
+fleet={"name":"nope"}
+fleet.links.0.up=-1
+fleet.links.7.up=1
+fleet.links.0.down=0
+method=fedgrm
+method=zzz
+task=mnist
+task=e2e.tiny:nothing
+task=e2e.nowhere:dense
+task=e2e.tiny:not_a_task
+task.options.sampels=3
+task.foo=3
+task={"name":"e2e.tiny:few","options":{"samples":"x"}}
+method.coordination=sometimes
+method.ranking=foo
+method.aggregation.kind=mean
+partition=dirichlett
+partition={"kind":"dirichlet","min_samples":1000}
+partition=by_user
+partition.min_samples=200
+training.steps=two
+training.steps=2.5
+training.steps=0
+training.learning_rate=fast
+seed=-1
+seconds=0
+seconds=abc
+seconds=inf
+seconds=
+=3
+.x=3
+training..steps=3
+training.steps.x=3
+training=[1
+seconds=[1
+fleet.absences=[{"clients":[9],"start":0,"end":5}]
+fleet.absences=[{"clients":[-1],"start":0,"end":5}]
+fleet.absences=[{"clients":[0],"start":5,"end":5}]
+participation.count=9
+participation.count=0
+participation={"count":1,"fraction":0.5}
+device=cuda
+device=foo
+device=cpu:7
+schema_version=2
+evaluation.client_holdout=1
+evaluation={"validation":"clients","client_holdout":0.99}
+evaluation.every_seconds=0
+method.restoration.patience=0
+method.restoration=none
+method.local.proximal=-1
+network.noise=-0.1
+network.noise=1e400
+network.server_rate=0
+checkpoint.every=0
+executor=parallel
+methods.fedavgg.interval=3
+methods.fedavg.intervall=3
+methods=3
+name=a/b
+method.interval=0
+method.name=
+method=null
+task=null
+fleet=null
+training=null
+training.batch_size=100000
+task=e2e.tiny:few
+fleet.scale=big
+fleet.clients=3
+method.buffer.max_staleness=-1
+method.staleness.alpha=-1
+fleet.links.0.compute_seconds=-1
+"""
+def test_x(fedgmr, tmp_path):
+    write_recipe(tmp_path/"r.json", BASE)
+    n=0
+    for c in CASES.split("\n"):
+        if not c: continue
+        n+=1
+        o=fedgmr("run","r.json",c,f"output=o{n}")
+        w=(tmp_path/f"o{n}").exists()
+        print(o.code, "WRITTEN" if w else "", c, "->", o.err.strip()[-400:], o.out.strip())

@@ -1,0 +1,108 @@
+"""When and in which order tasks are trained changes nothing: not the results, not the times."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from e2e import tiny
+
+from equivalence.runs import BRISK, drive, objects
+from fedgmr.exchange import ClientTask, Update
+from fedgmr.experiments.assembly import Assembly
+from fedgmr.training.local_sgd import LocalTrainer
+
+SECONDS = {"fedgmr": 200.0, "fedgmr_without_restoration": 120.0, "fedavg": 700.0, "fedasync": 120.0}
+RULES: dict[str, dict[str, Any]] = {
+    "fedgmr": BRISK,
+    "fedgmr_without_restoration": {"interval": 2, "buffer": {"keep": False}, "coordination": {"period": 12.0}},
+    "fedavg": {},
+    "fedasync": {},
+}
+
+
+class InOrder:
+    """Trains the tasks of a batch in an order of its own, alternating between trainers."""
+
+    def __init__(self, trainers: Sequence[LocalTrainer], arrange: Callable[[int], Sequence[int]]) -> None:
+        self.trainers, self.arrange = trainers, arrange
+
+    def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
+        trained = {
+            i: self.trainers[place % len(self.trainers)].train(tasks[i])
+            for place, i in enumerate(self.arrange(len(tasks)))
+        }
+        return [trained[i] for i in range(len(tasks))]
+
+
+class Ahead:
+    """Trains tasks before they are asked for: at dispatch, or all that are in flight when the first is due."""
+
+    def __init__(self, run: Assembly, *, at_dispatch: bool) -> None:
+        self.trainer, self.waiting, self.done = trainer(run), list[ClientTask](), dict[tuple[int, int], Update]()
+        self.early = 0
+        send = run.fleet.dispatch
+
+        def dispatch(tasks: Sequence[ClientTask]) -> None:
+            send(tasks)
+            self.waiting += tasks
+            if at_dispatch:
+                self._train_waiting()
+
+        run.fleet.dispatch = dispatch  # type: ignore[method-assign]
+
+    def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
+        if any((task.client, task.version) not in self.done for task in tasks):
+            self._train_waiting()
+        self.early += len(self.done) - len(tasks)
+        return [self.done.pop((task.client, task.version)) for task in tasks]
+
+    def _train_waiting(self) -> None:
+        for task in reversed(self.waiting):
+            self.done[task.client, task.version] = self.trainer.train(task)
+        self.waiting.clear()
+
+
+def trainer(run: Assembly) -> LocalTrainer:
+    """One more trainer like the run's own."""
+    own = run.fleet.executor.trainer  # type: ignore[attr-defined]
+    return LocalTrainer(
+        own.task, own.layout, own.order, steps=own.steps, seed=own.seed, rule=own.rule, held_out=own.held_out
+    )
+
+
+def _shuffled(count: int) -> list[int]:
+    return [int(i) for i in np.random.default_rng(count).permutation(count)]
+
+
+def _chunked(count: int) -> list[int]:
+    """Pairs from the back: ..., 2, 3, 0, 1."""
+    return [i for start in range(count - 1 - (count - 1) % 2, -1, -2) for i in range(start, min(start + 2, count))]
+
+
+EXECUTORS: dict[str, Callable[[Assembly], Any]] = {
+    "reversed": lambda run: InOrder([trainer(run)], lambda count: range(count - 1, -1, -1)),
+    "shuffled": lambda run: InOrder([trainer(run)], _shuffled),
+    "chunked": lambda run: InOrder([trainer(run), trainer(run)], _chunked),
+    "at dispatch": lambda run: Ahead(run, at_dispatch=True),
+    "all in flight": lambda run: Ahead(run, at_dispatch=False),
+}
+
+
+@pytest.mark.parametrize("method", RULES)
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_any_executor_gives_the_same_run(method: str, name: str, reference: dict[str, list[Any]]) -> None:
+    run = objects(tiny.dropped(), method, RULES[method], seconds=SECONDS[method])
+    executor = EXECUTORS[name](run)
+    run.fleet.executor = executor
+    assert [moment.whole() for moment in drive(run)] == reference[method]
+    if isinstance(executor, Ahead) and method != "fedavg":
+        assert executor.early > 0  # some tasks waited, trained, while others were merged
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, list[Any]]:
+    runs = {method: objects(tiny.dropped(), method, rules, seconds=SECONDS[method]) for method, rules in RULES.items()}
+    histories = {method: drive(run) for method, run in runs.items()}
+    assert all(len(history) > 3 for history in histories.values())
+    return {method: [moment.whole() for moment in history] for method, history in histories.items()}

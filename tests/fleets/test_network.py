@@ -1,0 +1,313 @@
+"""Bytes to seconds: trips by hand, the queue on the uplink, and the sizes of what travels."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from fedgmr.exchange import ClientTask
+from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings, PaperSizes, Trip, WireSizes
+from fedgmr.submodels.levels import LevelMap
+from fedgmr.wire import Stamp, ValueType, encode_map, encode_update, encode_values
+
+LADDER = (0.25, 0.5, 1.0)
+LEVELS = LevelMap(torch.tensor([0, 1, 2], dtype=torch.uint8), LADDER)
+
+
+class RoundSizes:
+    """Increments of 2, 4 and 8 MiB; a part of a level map is 1 MiB; an update is as long as its values."""
+
+    INCREMENTS = (2, 4, 8)
+
+    def values(self, levels: LevelMap, first: int, last: int) -> int:
+        return MIB * sum(self.INCREMENTS[first : last + 1])
+
+    def level_map(self, levels: LevelMap, first: int, last: int) -> int:
+        return MIB * (last - first + 1)
+
+    def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
+        return self.values(levels, 0, cuts[-1])
+
+    def update(self, levels: LevelMap, level: int) -> int:
+        return self.values(levels, 0, level)
+
+
+def task(client: int, level: int, *, map_version: int = 0, first_batch: int = 0) -> ClientTask:
+    nothing = torch.empty(0)
+    return ClientTask(
+        client=client,
+        version=0,
+        level=level,
+        levels=LEVELS,
+        map_version=map_version,
+        model=nothing,
+        buffers=nothing,
+        learning_rate=0.1,
+        first_batch=first_batch,
+    )
+
+
+LINKS = (
+    Link(down=1.0, up=4.0),
+    Link(down=4.0, up=3.0, compute_seconds=1.0),
+    Link(down=0.5, up=6.0),
+)
+TASKS = (task(0, 0), task(1, 1), task(2, 1))
+
+
+def network(
+    *,
+    ims: bool,
+    cut_through: bool = True,
+    noise: float = 0.0,
+    scale: float = 1.0,
+    links: Sequence[Link] = LINKS,
+    known: bool = True,
+    seed: int = 0,
+) -> Network:
+    """A server that sends 2 MiB/s; clients that know the level map already unless told otherwise."""
+    settings = NetworkSettings(server_rate=2.0, compute_seconds=0.5, noise=noise, cut_through=cut_through)
+    made = Network(settings, links, RoundSizes(), ims=ims, seed=seed, scale=scale)
+    if known:
+        made.known_maps = {client: (0, 2) for client in range(len(links))}
+    return made
+
+
+def arrivals(trips: Sequence[Trip]) -> list[float]:
+    return [trip.arrival for trip in sorted(trips, key=lambda trip: trip.client)]
+
+
+def test_with_ims_each_increment_leaves_once() -> None:
+    net = network(ims=True)
+    trips = net.send(TASKS, 0.0)
+    # Increment 0 has left at 1 s, increment 1 at 3 s.
+    # client 0: 2 MiB at 1 MiB/s until 2; 0.5 s of training; 2 MiB up at 4 MiB/s
+    # client 1: 6 MiB at 4 MiB/s until 1.5, but the last object leaves at 3; 1 s; 6 MiB up at 3 MiB/s
+    # client 2: 6 MiB at 0.5 MiB/s until 12; 0.5 s; 6 MiB up at 6 MiB/s
+    assert arrivals(trips) == [2 + 0.5 + 0.5, 3 + 1 + 2, 12 + 0.5 + 1]
+    assert net.server_bytes == 6 * MIB
+    assert net.uplink_free == 3.0
+    assert {(t.client, t.down, t.up) for t in trips} == {(0, 2 * MIB, 2 * MIB), (1, 6 * MIB, 6 * MIB), (2, 6 * MIB, 6 * MIB)}
+
+
+def test_without_ims_each_client_is_sent_its_own() -> None:
+    net = network(ims=False)
+    trips = net.send(TASKS[::-1], 0.0)
+    assert [trip.client for trip in trips] == [0, 1, 2], "small ones first, then by number"
+    # 2 MiB leave until 1, 6 MiB until 4, 6 MiB until 7; client 2's download runs from 4 to 16.
+    assert arrivals(trips) == [2 + 0.5 + 0.5, 4 + 1 + 2, 16 + 0.5 + 1]
+    assert net.server_bytes == 14 * MIB
+    assert net.uplink_free == 7.0
+
+
+def test_store_and_forward_downloads_after_the_last_object_has_left() -> None:
+    assert arrivals(network(ims=True, cut_through=False).send(TASKS, 0.0)) == [
+        1 + 2 + 0.5 + 0.5,
+        3 + 1.5 + 1 + 2,
+        3 + 12 + 0.5 + 1,
+    ]
+    assert arrivals(network(ims=False, cut_through=False).send(TASKS, 0.0)) == [
+        1 + 2 + 0.5 + 0.5,
+        4 + 1.5 + 1 + 2,
+        7 + 12 + 0.5 + 1,
+    ]
+
+
+def test_ims_sends_one_object_per_gap_between_levels_in_use() -> None:
+    net = network(ims=True, links=[Link(down=100.0, up=100.0, compute_seconds=0.0)] * 2)
+    trips = net.send([task(0, 0), task(1, 2)], 0.0)
+    # 2 MiB, then 4 + 8 MiB in one object; uploads of 2 and 14 MiB at 100 MiB/s
+    assert arrivals(trips) == [1 + 0.02, 7 + 0.14]
+
+
+@pytest.mark.parametrize("ims", [True, False])
+def test_a_later_dispatch_queues_behind_the_first(ims: bool) -> None:
+    net = network(ims=ims)
+    net.send([task(1, 1)], 0.0)
+    assert net.uplink_free == 3.0
+    # Dispatched at 1, it begins to leave at 3, has left at 4; downloaded from 3 to 5.
+    assert arrivals(net.send([task(0, 0)], 1.0)) == [5 + 0.5 + 0.5]
+    assert net.uplink_free == 4.0
+    # After a pause there is no queue.
+    assert arrivals(net.send([task(0, 0)], 10.0)) == [12 + 0.5 + 0.5]
+    assert net.uplink_free == 11.0
+    assert net.send([], 20.0) == []
+    assert net.uplink_free == 11.0
+
+
+def bytes_down(net: Network, *tasks: ClientTask) -> list[int]:
+    """MiB on each client's downlink, and on the server's uplink at last."""
+    before = net.server_bytes
+    down = [trip.down for trip in sorted(net.send(tasks, 0.0), key=lambda trip: trip.client)]
+    return [n // MIB for n in (*down, net.server_bytes - before)]
+
+
+@pytest.mark.parametrize("ims", [True, False])
+def test_the_level_map_is_charged_when_it_is_new(ims: bool) -> None:
+    net = network(ims=ims, known=False)
+    assert bytes_down(net, task(0, 0)) == [2 + 1, 2 + 1]
+    assert bytes_down(net, task(0, 0)) == [2, 2], "known already"
+    assert bytes_down(net, task(0, 2)) == [14 + 2, 14 + 2], "two levels up: two parts"
+    assert bytes_down(net, task(0, 2)) == [14, 14]
+    assert bytes_down(net, task(0, 2, map_version=1)) == [14 + 3, 14 + 3], "a new map: all parts"
+    assert bytes_down(net, task(0, 2, map_version=1)) == [14, 14]
+
+
+def test_with_ims_the_map_travels_if_anybody_lacks_it() -> None:
+    net = network(ims=True, known=False)
+    net.send([task(0, 1)], 0.0)
+    # Client 0 knows parts 0 and 1, client 1 nothing: only the latter downloads them, the server sends each once.
+    assert bytes_down(net, task(0, 1), task(1, 1)) == [6, 6 + 2, 6 + 2]
+    assert bytes_down(net, task(0, 1), task(1, 2)) == [6, 14 + 1, 14 + 1]
+
+
+def test_map_bytes_take_time() -> None:
+    net = network(ims=False, known=False)
+    # 3 MiB leave until 1.5 and are downloaded at 1 MiB/s until 3.
+    assert arrivals(net.send([task(0, 0)], 0.0)) == [3 + 0.5 + 0.5]
+
+
+def test_scale_multiplies_every_rate_but_not_the_training() -> None:
+    fast = arrivals(network(ims=True, scale=2.0).send(TASKS, 0.0))
+    assert fast == [(2 + 0.5) / 2 + 0.5, (3 + 2) / 2 + 1, (12 + 1) / 2 + 0.5]
+
+
+def test_noise_belongs_to_client_and_batch() -> None:
+    def arrival(client: int, first_batch: int, seed: int = 0) -> float:
+        net = network(ims=False, noise=0.5, links=[LINKS[0]] * 3, seed=seed)
+        return net.send([task(client, 0, first_batch=first_batch)], 0.0)[0].arrival
+
+    assert arrival(1, 10) == arrival(1, 10)
+    assert len({arrival(1, 10), arrival(2, 10), arrival(1, 15), arrival(1, 10, seed=1)}) == 4
+
+    def together(*clients: int) -> dict[int, float]:
+        net = network(ims=True, noise=0.5, links=[LINKS[0]] * 3)
+        return {trip.client: trip.arrival for trip in net.send([task(c, 0) for c in clients], 0.0)}
+
+    assert together(0, 1, 2)[1] == together(1)[1], "whoever else is sent something"
+
+
+def test_noise_has_mean_one_on_download_and_upload() -> None:
+    net = network(ims=False, noise=0.5, cut_through=False, links=[Link(down=1.0, up=1.0, compute_seconds=0.0)])
+    ups, downs = [], []
+    for n in range(3000):
+        begin = net.uplink_free
+        (trip,) = net.send([task(0, 0, first_batch=n)], 0.0)
+        both = (trip.arrival - begin - 1.0) / 2.0  # 1 s on the uplink, then 2 MiB each way at 1 MiB/s
+        down, up = net._noise(task(0, 0, first_batch=n))
+        assert both == pytest.approx(down + up)
+        downs.append(down)
+        ups.append(up)
+    for noise in (np.array(downs), np.array(ups)):
+        assert noise.mean() == pytest.approx(1.0, abs=0.03)  # without its correction the mean would be 1.133
+        assert np.log(noise).std() == pytest.approx(0.5, abs=0.03)
+    assert abs(np.corrcoef(downs, ups)[0, 1]) < 0.06
+
+
+WEIGHTS, DENSE = 6_601_504, 2_206
+PAPER = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+@pytest.fixture(scope="module")
+def conv2() -> LevelMap:
+    counts = [DENSE + int(density * WEIGHTS + 0.5) for density in PAPER]
+    levels = np.searchsorted(counts, np.arange(WEIGHTS + DENSE), side="right").astype(np.uint8)
+    return LevelMap(torch.from_numpy(levels), PAPER)
+
+
+def test_paper_sizes_of_conv2(conv2: LevelMap) -> None:
+    sizes = PaperSizes(weights=WEIGHTS, dense=DENSE)
+    assert sizes.full / MIB == pytest.approx(25.98, rel=1e-3)
+    assert sizes.full == 26_406_016 + 825_188 + 8_824  # values, one bit per weight, biases
+    for last, density in enumerate(PAPER):
+        assert sizes.values(conv2, 0, last) / MIB == pytest.approx(25.183 * density + 0.795, rel=1e-3)
+        assert sizes.update(conv2, last) / MIB == pytest.approx(density * 25.98, rel=1e-3)
+        assert sizes.download(conv2, [0, last]) == sizes.update(conv2, last)
+        assert sizes.level_map(conv2, 0, last) == 0
+    for first, last in itertools.combinations(range(1, 5), 2):
+        gap = PAPER[last] - PAPER[first - 1]
+        assert sizes.values(conv2, first, last) / MIB == pytest.approx(25.183 * gap + 0.795, rel=1e-3)
+
+
+def test_paper_sizes_of_a_full_model() -> None:
+    sizes = PaperSizes(weights=800, dense=20)
+    levels = LevelMap.full(820)
+    assert sizes.values(levels, 0, 0) == sizes.update(levels, 0) == 3200 + 100 + 80
+
+
+def test_the_round_of_the_papers_table(conv2: LevelMap) -> None:
+    """Section 5.2 without noise: High with ten clients, one multicast; then one send per client."""
+    links = [Link(down=20 * d, up=5 * d) for d in (1, 0.5, 0.2, 0.1, *[0.05] * 6)]
+    settings = NetworkSettings(noise=0.0, sizes="paper")
+    nothing = torch.empty(0)
+    tasks = [
+        ClientTask(
+            client=client,
+            version=0,
+            level=level,
+            levels=conv2,
+            map_version=0,
+            model=nothing,
+            buffers=nothing,
+            learning_rate=0.1,
+            first_batch=0,
+        )
+        for client, level in enumerate([4, 3, 2, 1, *[0] * 6])
+    ]
+    seconds = {}
+    for ims in (True, False):
+        net = Network(settings, links, PaperSizes(weights=WEIGHTS, dense=DENSE), ims=ims, seed=0)
+        seconds[ims] = max(trip.arrival for trip in net.send(tasks, 0.0))
+    upload = 25.978 / 5
+    # Every client needs 25.978/5 s to upload; the full client is served last: five objects, or ten.
+    assert seconds[True] == pytest.approx((25.183 + 5 * 0.795) / 10 + 0.5 + upload, rel=1e-3)
+    assert seconds[False] == pytest.approx((25.183 * 2.1 + 10 * 0.795) / 10 + 0.5 + upload, rel=1e-3)
+
+
+@pytest.mark.parametrize("value_type", [ValueType.FP32, ValueType.FP16])
+@pytest.mark.parametrize("buffers", [0, 3])
+def test_wire_sizes_are_encoded_lengths(value_type: ValueType, buffers: int) -> None:
+    scores = torch.sin(torch.arange(500.0))
+    always = torch.zeros(500, dtype=torch.bool)
+    always[::50] = True
+    levels = LevelMap.from_scores(scores, PAPER, always)
+    sizes = WireSizes(buffers=buffers, value_type=value_type)
+    packed = levels.pack(torch.linspace(-1, 1, 500), 4).numpy()
+    extra = np.ones(buffers, np.float32)
+    stamp = Stamp(run=1, client=0, version=2, map_version=3)
+    starts = [0, *levels.sizes]
+    for first, last in itertools.combinations_with_replacement(range(5), 2):
+        values = encode_values(
+            packed[starts[first] : starts[last + 1]],
+            stamp=stamp,
+            first=first,
+            last=last,
+            value_type=value_type,
+            buffers=extra if first == 0 and buffers else None,
+        )
+        assert sizes.values(levels, first, last) == len(values)
+        part = encode_map(levels.levels.numpy(), stamp=stamp, first=first, last=last)
+        assert sizes.level_map(levels, first, last) == len(part)
+    for level in range(5):
+        update = encode_update(
+            packed[: levels.sizes[level]],
+            stamp=stamp,
+            last=level,
+            value_type=value_type,
+            buffers=extra if buffers else None,
+        )
+        assert sizes.update(levels, level) == len(update)
+    # In one object, or in three: each has its own header.
+    assert sizes.download(levels, [4]) == sizes.values(levels, 0, 4)
+    split = sizes.values(levels, 0, 1) + sizes.values(levels, 2, 2) + sizes.values(levels, 3, 4)
+    assert sizes.download(levels, [1, 2, 4]) == split == sizes.download(levels, [4]) + 2 * 56
+
+
+def test_a_full_model_needs_no_level_map() -> None:
+    sizes = WireSizes(buffers=2)
+    levels = LevelMap.full(10)
+    assert sizes.level_map(levels, 0, 0) == 0
+    assert sizes.values(levels, 0, 0) == 56 + 8 + 40
+    assert sizes.update(levels, 0) == 56 + 16 + 8 + 40

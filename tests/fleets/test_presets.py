@@ -1,0 +1,94 @@
+"""Fleets by name: the paper's compositions and their errors."""
+
+from collections import Counter
+
+import pytest
+
+from fedgmr.fleets.network import Link
+from fedgmr.fleets.presets import CLASSES, CONV2_PARAMETERS, FleetSettings, named_links
+
+DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "counts"),
+    [
+        ("high", 10, (1, 1, 1, 1, 6)),
+        ("medium", 10, (1, 1, 2, 3, 3)),
+        ("low", 10, (2, 2, 2, 2, 2)),
+        ("high", 30, (3, 3, 3, 3, 18)),
+        ("medium", 30, (3, 3, 6, 9, 9)),
+        ("low", 30, (6, 6, 6, 6, 6)),
+        ("high", 5, (1, 0, 0, 0, 4)),
+        ("low", 5, (1, 1, 1, 1, 1)),
+        ("low", 7, (2, 2, 1, 1, 1)),  # 1.4 each: the faster classes first
+        ("high", 13, (2, 1, 1, 1, 8)),  # 1.3 four times, 7.8
+    ],
+)
+def test_compositions(name: str, clients: int, counts: tuple[int, ...]) -> None:
+    links = FleetSettings(name=name, clients=clients).resolved_links()  # type: ignore[arg-type]
+    assert len(links) == clients
+    have = Counter(link.density for link in links)
+    assert tuple(have[density] for density in DENSITIES) == counts
+    assert [link.density for link in links] == sorted((link.density for link in links), reverse=True), "fastest first"
+
+
+def test_five_medium_clients() -> None:
+    links = named_links("medium", 5)
+    assert len(links) == 5
+    assert links[0].density == 1.0
+
+
+def test_every_class_needs_the_same_time_for_its_sub_model() -> None:
+    assert [(link.down, link.up) for link in CLASSES] == [(20, 5), (10, 2.5), (4, 1), (2, 0.5), (1, 0.25)]
+    for link in CLASSES:
+        assert link.density is not None
+        assert link.density / link.up == pytest.approx(1 / 5)
+        assert link.density / link.down == pytest.approx(1 / 20)
+
+
+def test_ten_clients_unless_told_otherwise() -> None:
+    assert len(FleetSettings().resolved_links()) == 10
+    assert FleetSettings().name == "high"
+
+
+def test_own_links() -> None:
+    links = (Link(down=3.0, up=1.0, density=0.5), Link(down=8.0, up=2.0))
+    settings = FleetSettings(name="custom", links=links)
+    assert [link.density for link in settings.resolved_links()] == [0.5, 1.0]
+    assert [link.down for link in settings.resolved_links()] == [3.0, 8.0]
+
+
+def test_own_densities() -> None:
+    links = FleetSettings(name="high", clients=5, densities=(1.0, 0.2, 0.2, 0.1, 0.1)).resolved_links()
+    assert [link.density for link in links] == [1.0, 0.2, 0.2, 0.1, 0.1]
+    assert [link.up for link in links] == [5.0, 0.25, 0.25, 0.25, 0.25]
+
+
+def test_scale() -> None:
+    assert FleetSettings().rate_scale(10) == 1.0
+    assert FleetSettings(scale=0.25).rate_scale(10) == 0.25
+    assert CONV2_PARAMETERS == 6_603_710
+    assert FleetSettings(scale="model").rate_scale(660_371) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"name": "custom"}, "name is 'custom' and links are not given: links go with name: custom"),
+        ({"name": "high", "links": (Link(down=1.0, up=1.0),)}, "name is 'high' and links are given"),
+        ({"name": "custom", "links": ()}, r"links is \[\]: give at least one client"),
+        (
+            {"name": "custom", "clients": 3, "links": (Link(down=1.0, up=1.0),)},
+            "clients is 3 and there are 1 links: give one link per client",
+        ),
+    ],
+)
+def test_contradictions(settings: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        FleetSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_as_many_densities_as_clients() -> None:
+    with pytest.raises(ValueError, match=r"fleet\.densities has 2 entries: give one per client, 10"):
+        FleetSettings(densities=(1.0, 0.5)).resolved_links()

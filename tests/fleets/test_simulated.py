@@ -1,0 +1,281 @@
+"""The simulated fleet: the clock, the order of arrivals, absences, and taking up where it was cut."""
+
+import json
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from fedgmr.exchange import ClientProfile, ClientTask, Update
+from fedgmr.federation import federate
+from fedgmr.fleets.network import Link, Network, NetworkSettings, Trip, WireSizes
+from fedgmr.fleets.simulated import Absence, SimulatedFleet
+from fedgmr.server.coordination import Asynchronous, Coordination, SemiAsynchronous, Synchronous
+from fedgmr.server.server import Server, ServerRules, Workload
+from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.levels import LevelMap
+
+LEVELS = LevelMap.full(4)
+
+
+class Timetable:
+    """A network in which each trip takes what the table says; 10 bytes down, 1 byte up."""
+
+    def __init__(self, seconds: dict[int, float]) -> None:
+        self.seconds = seconds
+        self.server_bytes, self.uplink_free = 0, 0.0
+        self.known_maps: dict[int, tuple[int, int]] = {}
+
+    def send(self, tasks: Sequence[ClientTask], now: float) -> list[Trip]:
+        self.server_bytes += 10 * len(tasks)
+        return [Trip(client=t.client, arrival=now + self.seconds[t.client], down=10, up=1) for t in tasks]
+
+
+class Echo:
+    """Sends every model back as it came, and remembers what was trained together."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
+        if tasks:
+            self.batches.append([task.client for task in tasks])
+        return [
+            Update(
+                client=task.client,
+                version=task.version,
+                values=task.levels.pack(task.model, task.level),
+                buffers=task.buffers,
+                loss=0.0,
+            )
+            for task in tasks
+        ]
+
+
+def task(client: int, first_batch: int = 0) -> ClientTask:
+    return ClientTask(
+        client=client,
+        version=0,
+        level=0,
+        levels=LEVELS,
+        map_version=0,
+        model=torch.zeros(4),
+        buffers=torch.empty(0),
+        learning_rate=0.1,
+        first_batch=first_batch,
+    )
+
+
+def fleet(*seconds: float, absences: Sequence[Absence] = ()) -> SimulatedFleet:
+    network = Timetable(dict(enumerate(seconds)))
+    return SimulatedFleet(network, Echo(), len(seconds), absences=absences)  # type: ignore[arg-type]
+
+
+def clients(updates: Sequence[Update]) -> list[int]:
+    return [update.client for update in updates]
+
+
+def test_updates_arrive_in_the_order_of_time() -> None:
+    at = fleet(5.0, 1.0, 3.0)
+    at.dispatch([task(0), task(1), task(2)])
+    assert at.free() == []
+    assert at.in_flight == 3
+    assert clients(at.collect(until=4.0)) == [1, 2]
+    assert at.now == 4.0
+    assert at.free() == [1, 2]
+    assert at.in_flight == 1
+    assert clients(at.collect(until=5.0)) == [0], "an arrival at the very moment counts"
+    assert at.collect(until=9.0) == []
+    assert at.now == 9.0
+
+
+def test_ties_go_by_dispatch_order() -> None:
+    at = fleet(2.0, 2.0, 1.0, 2.0)
+    at.dispatch([task(3), task(0)])
+    at.dispatch([task(1)])
+    assert clients(at.collect(until=2.0)) == [3, 0, 1]
+
+
+def test_collect_stops_at_the_number_of_arrivals() -> None:
+    at = fleet(5.0, 1.0, 3.0, 1.0)
+    at.dispatch([task(c) for c in range(4)])
+    assert clients(at.collect(until=math.inf, arrivals=1)) == [1]
+    assert at.now == 1.0
+    assert clients(at.collect(until=math.inf, arrivals=2)) == [3, 2]
+    assert at.now == 3.0
+    assert at.collect(until=4.0, arrivals=1) == [], "the moment comes first"
+    assert at.now == 4.0
+    assert clients(at.collect(until=8.0, arrivals=2)) == [0]
+    assert at.now == 8.0, "the second arrival never comes"
+
+
+def test_tasks_are_trained_together_when_they_are_collected() -> None:
+    at = fleet(1.0, 2.0, 3.0)
+    at.dispatch([task(c) for c in range(3)])
+    echo = at.executor
+    assert isinstance(echo, Echo)
+    assert echo.batches == []
+    at.collect(until=2.5)
+    at.collect(until=3.5)
+    assert echo.batches == [[0, 1], [2]]
+
+
+def test_bytes_are_counted_down_at_dispatch_and_up_at_arrival() -> None:
+    at = fleet(1.0, 5.0)
+    at.dispatch([task(0), task(1)])
+    assert (at.bytes_down, at.bytes_up, at.bytes_server) == ([10, 10], [0, 0], 20)
+    at.collect(until=2.0)
+    assert at.bytes_up == [1, 0]
+    at.dispatch([task(0, 5)])
+    at.collect(until=9.0)
+    assert (at.bytes_down, at.bytes_up, at.bytes_server) == ([20, 10], [2, 1], 30)
+
+
+def test_absent_clients_take_no_task_and_finish_what_they_have() -> None:
+    at = fleet(4.0, 9.0, absences=[Absence(clients=(0,), start=3.0, end=6.0)])
+    assert at.free() == [0, 1]
+    at.dispatch([task(0)])
+    assert clients(at.collect(until=5.0)) == [0], "it finishes"
+    assert at.free() == [1], "and is away"
+    at.collect(until=6.0)
+    assert at.free() == [0, 1], "and back at the very end"
+
+
+def test_absences_of_the_same_client_add_up() -> None:
+    away = [Absence(clients=(0, 1), start=0.0, end=2.0), Absence(clients=(1, 2), start=1.0, end=3.0)]
+    at = fleet(1.0, 1.0, 1.0, absences=away)
+    seen = []
+    for now in (0.0, 1.0, 2.0, 3.0):
+        at.collect(until=now)
+        seen.append(at.free())
+    assert seen == [[2], [], [0], [0, 1, 2]]
+
+
+def test_a_single_absence() -> None:
+    away = Absence(clients=(0,), start=3.0, end=6.0)
+    assert [away.away(t) for t in (0.0, 2.99, 3.0, 5.99, 6.0, 100.0)] == [False, False, True, True, False, False]
+    assert [away.change(t) for t in (0.0, 5.0, 6.0, 7.0)] == [6.0, 6.0, math.inf, math.inf]
+
+
+def test_a_periodic_absence() -> None:
+    away = Absence(clients=(0,), start=3.0, end=6.0, every=10.0)
+    assert [away.away(t) for t in (2.5, 3.0, 6.0, 12.5, 13.0, 15.5, 16.0, 103.0)] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert [away.change(t) for t in (0.0, 5.0, 6.5, 13.0, 19.5)] == pytest.approx([6, 6, 16, 16, 26])
+
+
+@pytest.mark.parametrize(("every", "end"), [(0.4, 0.1), (141.64, 107.17), (0.3, 0.3), (7.7, 2.2), (1e4 / 3, 1e3 / 7)])
+def test_a_client_is_back_when_its_absence_ends_whatever_the_rounding(every: float, end: float) -> None:
+    # 0.5 % 0.4 is 0.0999...8, still before 0.1.
+    away = Absence(clients=(0,), start=end / 2, end=end, every=every)
+    now = 0.0
+    for period in range(300):
+        back = away.change(now)
+        assert back == pytest.approx(period * every + end)
+        assert not away.away(back)
+        assert away.away(back - end / 4), "and away before"
+        now = back + (every - end) / 2 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "every", "complaint"),
+    [
+        (3.0, 3.0, None, r"end is 3\.0: give a moment after start \(3\.0\)"),
+        (3.0, 6.0, 5.0, r"every is 5\.0: give a period of at least end \(6\.0\)"),
+    ],
+)
+def test_impossible_absences(start: float, end: float, every: float | None, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Absence(clients=(0,), start=start, end=end, every=every)
+
+
+def test_when_nobody_is_at_work_the_clock_goes_to_the_next_return() -> None:
+    away = [Absence(clients=(0,), start=0.0, end=7.0), Absence(clients=(1,), start=0.0, end=5.0)]
+    at = fleet(1.0, 1.0, absences=away)
+    assert at.collect(until=100.0, arrivals=0) == []
+    assert at.now == 5.0
+    assert at.free() == [1]
+    assert at.collect(until=6.0, arrivals=0) == []
+    assert at.now == 6.0, "never past the moment"
+    at.collect(until=100.0, arrivals=0)
+    assert at.now == 7.0
+    at.collect(until=100.0, arrivals=0)
+    assert at.now == 100.0, "nobody left to come back"
+
+
+def loop(coordination: Coordination, absences: Sequence[Absence]) -> tuple[Server, list[float]]:
+    """Ten seconds of a loop in which a trip takes one second; the moments after each tick."""
+    at = fleet(1.0, 1.0, absences=absences)
+    server = Server(
+        rules=ServerRules(coordination=coordination),
+        layout=Layout.of(nn.Linear(4, 1, bias=False)),
+        model=torch.zeros(4),
+        buffers=torch.empty(0),
+        clients=[ClientProfile(density=1.0, samples=1)] * 2,
+        workload=Workload(steps=1, learning_rate=lambda _: 0.1),
+        seconds=10.0,
+    )
+    moments: list[float] = []
+    federate(server, at, seconds=10.0, after_tick=lambda: moments.append(at.now))
+    return server, moments
+
+
+def test_the_loop_outlasts_a_moment_when_everybody_is_away() -> None:
+    away = [Absence(clients=(0, 1), start=2.5, end=6.0)]
+    server, moments = loop(Synchronous(), away)
+    assert moments == [1, 2, 3, 6, 7, 8, 9, 10]
+    assert (server.tick, server.updates) == (7, [7, 7])
+    server, moments = loop(Asynchronous(), away)
+    assert moments == [1, 1, 2, 2, 3, 3, 6, 7, 7, 8, 8, 9, 9, 10]
+    assert server.updates == [7, 6], "the second arrival at the end of the budget is not waited for"
+    server, moments = loop(SemiAsynchronous(period=2.0), away)
+    assert moments == [2, 4, 6, 8, 10]
+    assert server.updates == [4, 4], "dispatched at 0, 2, 6 and 8"
+
+
+def test_the_budget_ends_before_a_merge_that_would_come_later() -> None:
+    server, moments = loop(SemiAsynchronous(period=3.0), [])
+    assert moments == [3, 6, 9]
+    assert server.tick == 3
+
+
+def test_state_is_plain_data_and_restores_the_fleet() -> None:
+    def make() -> SimulatedFleet:
+        settings = NetworkSettings(noise=0.2, server_rate=0.001)
+        links = [Link(down=1.0, up=0.01 * (c + 1)) for c in range(3)]
+        network = Network(settings, links, WireSizes(buffers=0), ims=False, seed=1)
+        return SimulatedFleet(network, Echo(), 3, absences=[Absence(clients=(1,), start=0.0, end=1.0, every=2.0)])
+
+    def play(at: SimulatedFleet, from_batch: int) -> list[tuple[float, list[int]]]:
+        seen = []
+        for n in range(from_batch, from_batch + 6):
+            at.dispatch([task(c, n) for c in at.free()])
+            seen.append((at.now, clients(at.collect(until=1000.0, arrivals=1))))
+        return [*seen, (at.now, [*at.bytes_down, *at.bytes_up, at.bytes_server])]
+
+    original = make()
+    play(original, 0)
+    original.dispatch([task(c, 7) for c in original.free()])
+    saved = json.loads(json.dumps(original.state()))
+    in_flight = {entry[2]: task(entry[2], 7) for entry in saved["queue"]}
+    assert len(in_flight) == original.in_flight >= 2
+
+    resumed = make()
+    resumed.restore(saved, in_flight)
+    assert resumed.state() == original.state()
+    assert resumed.in_flight == original.in_flight
+    assert resumed.free() == original.free()
+    # The queue, the uplink, the maps known and the counters all go on as they were.
+    assert play(resumed, 8) == play(original, 8)
+    assert resumed.network.uplink_free == original.network.uplink_free
+    assert resumed.network.known_maps == original.network.known_maps != {}

@@ -1,0 +1,226 @@
+"""The documents against the code: links, file names, commands, recipe keys with their defaults, imports, versions."""
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+import fedgmr
+from fedgmr.cli import _parser
+from fedgmr.recipe import Recipe, load_recipe, recipe_from
+from fedgmr.settings import plain, read_mapping
+from fedgmr.settings_schema import Key, inner_slot, is_list, keys_of, kind_name
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FOLDERS = (".ci", "benchmarks", "docs", "examples", "fedgmr", "recipes", "tests")
+
+
+@pytest.fixture(params=DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])
+def document(request: pytest.FixtureRequest) -> Path:
+    path = request.param
+    assert isinstance(path, Path)
+    return path
+
+
+def test_all_documents_are_there() -> None:
+    names = {str(path.relative_to(ROOT)) for path in DOCUMENTS}
+    docs = ("dependencies", "getting-started", "recipes", "run-directory")
+    expected = {
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        *(f"docs/{name}.md" for name in docs),
+    }
+    assert expected <= names
+
+
+def test_relative_links_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", document.read_text())
+    relative = [target.partition("#")[0] for target in targets if "://" not in target]
+    assert [target for target in relative if not (document.parent / target).exists()] == []
+
+
+def test_named_files_exist(document: Path) -> None:
+    """Modules by any part of their path that ends it, and paths from the root; runs/ is what users make."""
+    text = document.read_text()
+    code = " ".join([*re.findall(r"`([^`\n]+)`", FENCE.sub("", text)), *(body for _, body in FENCE.findall(text))])
+    words = {word.strip(".,:;()'\"") for word in re.split(r"[\s=]+", code)}
+    modules = {word for word in words if re.fullmatch(r"[\w./-]+\.py", word)}
+    paths = {word for word in words if word.partition("/")[0] in FOLDERS and re.fullmatch(r"[\w.-]+/[\w./-]*", word)}
+    known = [f"/{path.relative_to(ROOT).as_posix()}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    assert [word for word in modules if not any(path.endswith(f"/{word}") for path in known)] == []
+    assert [word for word in paths if not (ROOT / word).exists()] == []
+
+
+def test_commands_are_understood(document: Path) -> None:
+    for command in _commands(document.read_text()):
+        _, *arguments = shlex.split(command.partition(" > ")[0].replace("...", ""), comments=True)
+        try:
+            _parser().parse_args(arguments)
+        except SystemExit:
+            pytest.fail(f"{document.name}: {command}")
+
+
+def test_python_blocks_compile(document: Path) -> None:
+    for language, body in FENCE.findall(document.read_text()):
+        if language == "python":
+            ast.parse(body)
+
+
+def test_yaml_blocks_are_recipes_or_parts_of_one(document: Path, tmp_path: Path) -> None:
+    whole = {"seconds": 1, "task": "mnist5k", "method": "fedgmr"}
+    for language, body in FENCE.findall(document.read_text()):
+        if language == "yaml":
+            (tmp_path / "block.yaml").write_text(body)
+            recipe_from(whole | read_mapping(tmp_path / "block.yaml"))
+
+
+def test_no_absolute_paths(document: Path) -> None:
+    assert re.findall(r"(?<![\w.:/<)-])/(?:[\w.-]+/)+[\w.-]*", document.read_text()) == []
+
+
+def test_make_targets_and_variables_are_real(document: Path) -> None:
+    makefile, text = (ROOT / "Makefile").read_text(), document.read_text()
+    code = "\n".join([*re.findall(r"`([^`\n]+)`", FENCE.sub("", text)), *(body for _, body in FENCE.findall(text))])
+    for target in re.findall(r"^make ([a-z-]+)", code, re.MULTILINE):
+        assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE), target
+    for variable in re.findall(r"^make .*?\b([A-Z_]+)=", code, re.MULTILINE):
+        assert re.search(rf"^{variable} \?=", makefile, re.MULTILINE), variable
+
+
+def test_changelog_has_this_version_on_top() -> None:
+    versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == fedgmr.__version__
+
+
+def test_pins_lie_within_the_ranges() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(text) for text in (*project["dependencies"], *extras["demo"], *extras["dev"])]
+    assert [str(entry) for entry in wanted if not entry.specifier.contains(pins[entry.name.lower()])] == []
+
+
+def test_every_dependency_has_its_reason() -> None:
+    text = (ROOT / "docs" / "dependencies.md").read_text().lower()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(entry for extra in project["optional-dependencies"].values() for entry in extra),
+    ]
+    assert [entry for entry in wanted if Requirement(entry).name.lower() not in text] == []
+
+
+def test_readme_shows_the_example_and_the_demo_as_they_are() -> None:
+    readme, example = (ROOT / "README.md").read_text(), (ROOT / "examples" / "own_task.py").read_text()
+    blocks = [body for language, body in FENCE.findall(readme) if language == "python" and "Task(" in body]
+    assert len(blocks) == 1
+    assert blocks[0] in example
+    assert f"{load_recipe('quickstart').seconds:,.0f} virtual seconds" in readme
+
+
+def test_example_runs() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "own_task.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    header, first, *_, last = done.stdout.splitlines()
+    assert header.split() == ["seconds", "accuracy", "mean", "density"]
+    assert float(first.split()[1]) < 0.7 < 0.9 < float(last.split()[1])
+    assert float(first.split()[2]) < float(last.split()[2])
+
+
+def test_recipe_document_has_every_key_with_its_default() -> None:
+    text = (ROOT / "docs" / "recipes.md").read_text()
+    tables = re.findall(r"^\| key \| default \| meaning \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    told = {match for table in tables for match in re.findall(r"^\| `(.+?)` \| `?(.+?)`? \|", table, re.MULTILINE)}
+    assert told == set(_keys(Recipe, ""))
+
+
+def test_run_directory_document_has_every_field() -> None:
+    text = (ROOT / "docs" / "run-directory.md").read_text()
+    result = fedgmr.simulate(_dot(), method="fedavg", fleet=[fedgmr.Link(down=1.0, up=1.0)], seconds=1)
+    metrics, summary = (re.split(r"^## ", text, flags=re.MULTILINE)[part] for part in (1, 2))
+    fields = [re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) for section in (metrics, summary)]
+    assert fields[0] == result.history.columns
+    assert [field for field in fields[1] if field != "problem"] == list(result.summary)
+    assert all(f"`{name}`" in summary for name in result.summary["versions"])
+
+
+def test_architecture_names_every_room_and_module_at_the_top() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = [path for path in (ROOT / "fedgmr").iterdir() if path.is_dir() and list(path.glob("*.py"))]
+    modules = [path.name for path in (ROOT / "fedgmr").glob("*.py")]
+    assert [name for name in [*(f"{room.name}/" for room in rooms), *modules] if name not in text] == []
+
+
+def test_imports_keep_to_the_table_of_the_architecture() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|((?: `\w+`)*) \|$", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    allowed = {room: {room, *re.findall(r"\w+", others)} for room, others in rows}
+    order = list(allowed)
+    assert all(order.index(other) <= order.index(room) for room, others in allowed.items() for other in others)
+    free = {"__init__", "__main__"}
+    for path in (ROOT / "fedgmr").rglob("*.py"):
+        room = path.relative_to(ROOT / "fedgmr").parts[0].removesuffix(".py")
+        wrong = {other for other in _imported_rooms(path) if room not in free and other not in allowed[room]}
+        assert wrong == set(), f"{path.relative_to(ROOT)} imports {wrong}"
+
+
+def _commands(text: str) -> Iterator[str]:
+    """Lines of shell blocks and inline code that call fedgmr."""
+    lines = [line for language, body in FENCE.findall(text) if language == "sh" for line in body.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+    for line in lines:
+        line = re.sub(r"^python -m ", "", line.strip())
+        if line.startswith("fedgmr "):
+            yield line
+
+
+def _keys(kind: type[Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """(dotted key, default) of every setting; N stands for a place in a list."""
+    for key in keys_of(kind):
+        path = f"{prefix}{key.name}"
+        entries = [inner_slot(member, key.slot.metadata) for member in key.slot.simple if is_list(member)]
+        if key.slot.component or not key.slot.kinds:
+            yield path, _default(key)
+        for slot, inside in [(key.slot, f"{path}."), *((entry, f"{path}.N.") for entry in entries)]:
+            for inner in slot.kinds:
+                yield from _keys(inner, inside)
+
+
+def _default(key: Key) -> str:
+    if key.default is MISSING:
+        return "required"
+    if key.slot.component:
+        return "none" if key.default is None else str(kind_name(type(key.default)))
+    data = plain(key.default)
+    return data if isinstance(data, str) and data else json.dumps(data)
+
+
+def _imported_rooms(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            if name.startswith("fedgmr."):
+                yield name.split(".")[1]
+
+
+def _dot() -> fedgmr.Task:
+    import torch
+    from torch import nn
+
+    samples = torch.eye(2).repeat(20, 1), torch.arange(2).repeat(20)
+    return fedgmr.Task(name="dot", model=lambda: nn.Linear(2, 2), train=samples, test=samples)
