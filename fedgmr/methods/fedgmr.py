@@ -7,11 +7,13 @@ multicast (IMS).
 """
 
 from dataclasses import replace
+from typing import Any
 
 from fedgmr.methods.method import Method
 from fedgmr.server.aggregation import MaskAware
-from fedgmr.server.coordination import SemiAsynchronous
+from fedgmr.server.coordination import SemiAsynchronous, Synchronous
 from fedgmr.server.restoration import Saturation
+from fedgmr.server.server import BufferRule
 from fedgmr.server.staleness import Polynomial
 from fedgmr.submodels.rankings import Taylor
 
@@ -31,5 +33,29 @@ def fedgmr() -> Method:
 
 
 def fedgmr_without_restoration() -> Method:
-    """The ablation without GMR: every client keeps its preset density."""
-    return replace(fedgmr(), name="fedgmr_without_restoration", title="FedGMR w/o restoration", restoration=None)
+    """Without GMR: every client keeps its preset density."""
+    return _ablation("restoration", restoration=None)
+
+
+def fedgmr_without_asynchrony() -> Method:
+    """Without asynchrony: every merge waits for all clients."""
+    return _ablation("asynchrony", coordination=Synchronous())
+
+
+def fedgmr_without_buffer() -> Method:
+    """Without the buffer: every update is merged once."""
+    return _ablation("buffer", buffer=BufferRule(keep=False))
+
+
+def fedgmr_without_ims() -> Method:
+    """Without IMS: every client's sub-model crosses the server's uplink separately."""
+    return _ablation("IMS", ims=False)
+
+
+def fedgmr_without_buffer_and_ims() -> Method:
+    """Without buffer and IMS."""
+    return _ablation("buffer and IMS", buffer=BufferRule(keep=False), ims=False)
+
+
+def _ablation(missing: str, **changes: Any) -> Method:
+    return replace(fedgmr(), title=f"FedGMR w/o {missing}", **changes)

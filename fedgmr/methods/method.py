@@ -10,8 +10,14 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-from fedgmr.server.server import ServerRules
+from fedgmr.server.coordination import SemiAsynchronous
+from fedgmr.server.restoration import Saturation
+from fedgmr.server.server import BufferRule, ServerRules
+from fedgmr.server.staleness import Polynomial
 from fedgmr.settings import SettingError, build, imported, suggestion
+from fedgmr.submodels.levels import Ladder
+from fedgmr.submodels.rankings import Threshold
+from fedgmr.submodels.widths import RollingWindow, WidthPrefix
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
 
 
@@ -30,21 +36,80 @@ class Method(ServerRules):
     )
     ims: bool = field(default=False, metadata={"help": "send each increment once for all clients dispatched together"})
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        by_width = isinstance(self.ranking, WidthPrefix | RollingWindow)
+        if self.local.scaler and not by_width:
+            raise ValueError(
+                f"local.scaler is true and ranking is {self.ranking.kind}: the scaler divides by a width; "
+                "rank by width_prefix or rolling_window, or set local.scaler to false."
+            )
+        if isinstance(self.local, ThresholdedSGD) and not isinstance(self.ranking, Threshold):
+            raise ValueError(f"local is {self.local.kind} and ranking is {self.ranking.kind}: it goes with ranking: threshold.")
+        if isinstance(self.local, ThresholdedSGD) and self.local.scope != getattr(self.ranking, "scope", None):
+            raise ValueError(f"local.scope is {self.local.scope}: give ranking.scope the same, {self.local.scope}.")
+        if isinstance(self.local, OrderedDropout) and self.local.distillation and len(self.levels_in_ladder) == 1:
+            raise ValueError("local.distillation is true and the ladder has one width: there is none to distil to.")
+        if self.restoration is not None and len(self.levels_in_ladder) == 1:
+            raise ValueError(
+                f"restoration is {self.restoration.kind} and every client holds the whole model: set restoration to none."
+            )
+
+    @property
+    def levels_in_ladder(self) -> Ladder:
+        """The densities this method really uses."""
+        return self.ranking.ladder(self.ladder)
+
 
 # name -> (module of this package, function)
 BUILT_IN: Mapping[str, tuple[str, str]] = {
     "fedgmr": ("fedgmr", "fedgmr"),
     "fedgmr_without_restoration": ("fedgmr", "fedgmr_without_restoration"),
+    "fedgmr_without_asynchrony": ("fedgmr", "fedgmr_without_asynchrony"),
+    "fedgmr_without_buffer": ("fedgmr", "fedgmr_without_buffer"),
+    "fedgmr_without_ims": ("fedgmr", "fedgmr_without_ims"),
+    "fedgmr_without_buffer_and_ims": ("fedgmr", "fedgmr_without_buffer_and_ims"),
     "fedavg": ("fedavg", "fedavg"),
     "fedasync": ("fedasync", "fedasync"),
+    "heterofl": ("heterofl", "heterofl"),
+    "fjord": ("fjord", "fjord"),
+    "fedrolex": ("fedrolex", "fedrolex"),
+    "fiarse": ("fiarse", "fiarse"),
 }
+# What `--methods all` compares: the paper's seven, and GMR plugged into the four other sub-model methods.
+PAPER = ("fedgmr", "fedavg", "fedasync", "heterofl", "fjord", "fedrolex", "fiarse")
+PLUGGED = ("heterofl+aux+gmr", "fjord+aux+gmr", "fedrolex+aux+gmr", "fiarse+aux+gmr")
+
+
+def with_workflow(method: Method) -> Method:
+    """The paper's "+Aux": the method in FedGMR's semi-asynchronous workflow with buffer, staleness weights and IMS."""
+    workflow = {"coordination": SemiAsynchronous(), "staleness": Polynomial(), "buffer": BufferRule(), "ims": True}
+    return replace(method, title=f"{method.title}+Aux", **workflow)  # type: ignore[arg-type]
+
+
+def with_restoration(method: Method) -> Method:
+    """The paper's "+GMR": clients move up their ladder when their sub-model saturates."""
+    return replace(method, title=f"{method.title}+GMR", restoration=Saturation())
+
+
+_PLUG_INS: Mapping[str, Callable[[Method], Method]] = {"aux": with_workflow, "gmr": with_restoration}
 
 
 def named_method(name: str, *overrides: Mapping[str, Any]) -> Method:
-    """The method `name` (built in, or an import path) with fields overridden by plain data, later ones last."""
-    method = method_factory(name)()
+    """The method `name` with fields overridden by plain data, later ones last.
+
+    Args:
+        name: a built-in method or an import path; "+aux" puts it into FedGMR's workflow, "+gmr" adds restoration.
+        *overrides: fields as in a recipe's section `method`.
+    """
+    base, *plug_ins = name.split("+")
+    method = method_factory(base)()
     if not isinstance(method, Method):
-        raise SettingError(f"method.name is {name!r}, which returned {type(method).__name__}: return a fedgmr Method.")
+        raise SettingError(f"method.name is {base!r}, which returned {type(method).__name__}: return a fedgmr Method.")
+    for plug_in in plug_ins:
+        if plug_in not in _PLUG_INS:
+            raise SettingError(f"method.name is {name!r}: {suggestion(plug_in, list(_PLUG_INS), base + '+')}")
+        method = _PLUG_INS[plug_in](method)
     method = replace(method, name=name)
     for settings in overrides:
         method = build(type(method), settings, path="method", base=method)

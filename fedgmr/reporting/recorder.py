@@ -51,7 +51,9 @@ class Recorder:
         """Keep only the first `rows` rows of a file already there."""
         if self._path is None:
             return
-        lines = self._path.read_text().splitlines(keepends=True)[:rows] if self._path.exists() else []
+        # A killed run may end in the middle of a line, whatever bytes those are.
+        text = self._path.read_text(encoding="utf-8", errors="replace") if self._path.exists() else ""
+        lines = text.splitlines(keepends=True)[:rows]
         if len(lines) < rows:
             raise ValueError(
                 f"{self._path} has {len(lines)} rows, the checkpoint {rows}: the file was cut; start the run again."

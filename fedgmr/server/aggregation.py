@@ -8,12 +8,15 @@ denominator is a table with one entry per level and level map. The buffer keeps 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from fedgmr.submodels.levels import LevelMap
+
+if TYPE_CHECKING:
+    from fedgmr.server.label_aware import Labels
 
 
 def staleness_weight(staleness: float | Tensor, alpha: float) -> float | Tensor:
@@ -78,6 +81,7 @@ class Merge:
     starts: Mapping[int, Tensor]  # by client: the global model its fresh update started from
     weights: Mapping[int, float]  # by client: staleness weight times client weight
     clients: int
+    labels: "Labels | None" = None  # who has which class; for label-aware averaging
 
 
 class Aggregation(Protocol):
@@ -155,7 +159,8 @@ class Mixing:
             else:
                 change = c.values - c.levels.pack(model, c.level)
                 model = _add(model.clone(), change.mul_(share), c)
-            buffers = torch.lerp(buffers, c.buffers.to(buffers.dtype), share)
+            mixed = torch.lerp(buffers[: len(c.buffers)], c.buffers, share)
+            buffers = torch.cat([mixed, buffers[len(c.buffers) :]])
         return model, buffers
 
 
@@ -165,12 +170,14 @@ def _add(flat: Tensor, values: Tensor, of: Contribution) -> Tensor:
 
 
 def _mean_buffers(contributions: Sequence[Contribution], merge: Merge) -> Tensor:
+    """The weighted mean of the model buffers; a contribution may bring a prefix only (statistics of its widths)."""
     if not len(merge.buffers):
         return merge.buffers
-    total = torch.zeros_like(merge.buffers)
+    total, weight = torch.zeros_like(merge.buffers), torch.zeros_like(merge.buffers)
     for c in contributions:
-        total.add_(c.buffers, alpha=merge.weights[c.client])
-    return total.div_(sum(merge.weights[c.client] for c in contributions))
+        total[: len(c.buffers)].add_(c.buffers, alpha=merge.weights[c.client])
+        weight[: len(c.buffers)] += merge.weights[c.client]
+    return torch.where(weight > 0, total.div_(weight), merge.buffers)
 
 
 def _level_sums(

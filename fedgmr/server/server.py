@@ -8,7 +8,7 @@ loop around it.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
@@ -29,11 +29,15 @@ from fedgmr.server.coordination import (
     SemiAsynchronous,
     Synchronous,
 )
+from fedgmr.server.label_aware import LabelAware, Labels
 from fedgmr.server.restoration import Check, FixedTime, Restoration, Saturation, SaturationDetector
 from fedgmr.server.staleness import Constant, Hinge, Polynomial, Staleness
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
-from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Standing, Taylor
+from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Standing, Taylor, Threshold
+
+if TYPE_CHECKING:
+    from fedgmr.submodels.channels import ChannelPlan
 
 Validate = Callable[[Tensor, Tensor], float]  # (flat model, buffers) -> metric, higher is better
 
@@ -56,9 +60,9 @@ class ServerRules:
         default=(0.05, 0.1, 0.2, 0.5, 1.0),
         metadata={"help": "the densities a sub-model can have, increasing"},
     )
-    ranking: Ranking = field(default=FullModel(), metadata={"kinds": (FullModel, Taylor, Magnitude, Random)})
+    ranking: Ranking = field(default=FullModel(), metadata={"kinds": (FullModel, Taylor, Magnitude, Random, Threshold)})
     aggregation: Aggregation = field(
-        default=MaskAware(), metadata={"kinds": (MaskAware, ZeroPadded, GradientAverage, Mixing)}
+        default=MaskAware(), metadata={"kinds": (MaskAware, LabelAware, ZeroPadded, GradientAverage, Mixing)}
     )
     coordination: Coordination = field(
         default=Synchronous(), metadata={"kinds": (Synchronous, SemiAsynchronous, Asynchronous)}
@@ -112,11 +116,14 @@ class Server:
         seed: int = 0,
         participation: Participation | None = None,
         validate: Validate | None = None,
+        plan: "ChannelPlan | None" = None,
+        labels: Labels | None = None,
     ) -> None:
         """See the fields; `validate` is None where clients report the metric themselves."""
         self.rules, self.layout, self.workload = rules, layout, workload
         self.seconds, self.seed, self.validate = seconds, seed, validate
         self.participation = participation or Participation()
+        self.plan, self.labels = plan, labels
         self.profiles = list(clients)
         mean = sum(p.samples for p in clients) / len(clients)
         uniform = rules.weighting == "uniform"
@@ -183,6 +190,7 @@ class Server:
                 starts=starts,
                 weights={c.client: self._weight(c) for c in (*fresh, *held)},
                 clients=len(self.profiles),
+                labels=self.labels,
             )
         )
         for c in held:
@@ -259,4 +267,5 @@ class Server:
             seed=self.seed,
             current=getattr(self, "levels", None),
             held=held,
+            plan=self.plan,
         )

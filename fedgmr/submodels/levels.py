@@ -119,6 +119,12 @@ class LevelMap:
         parts = [torch.nonzero(self.levels == level).view(-1) for level in range(len(self.ladder) + 1)]
         return torch.cat(parts)
 
+    @cached_property
+    def position(self) -> Tensor:
+        """Int64 [N]: where each coordinate stands in level order."""
+        places = torch.arange(len(self), device=self.levels.device)
+        return places if self.order is None else torch.empty_like(places).index_copy_(0, self.order, places)
+
     def pack(self, flat: Tensor, level: int) -> Tensor:
         """A new vector: the sub-model's values in level order."""
         if self.order is None:

@@ -6,17 +6,21 @@ keeps a share at level 0, because a purely global ranking deletes whole layers. 
 rank within each tensor by magnitude (A8).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from fedgmr.seeding import generator
-from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.layout import Layout, TensorPlace
 from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
 from fedgmr.submodels.selection import place
+
+if TYPE_CHECKING:
+    from fedgmr.submodels.channels import ChannelPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,7 @@ class Standing:
     seed: int = 0
     current: LevelMap | None = None
     held: frozenset[int] = frozenset()  # levels that clients hold now (grow-only keeps these as they are)
+    plan: "ChannelPlan | None" = None  # which channels belong together; for rankings by width
 
 
 class Ranking(Protocol):
@@ -92,7 +97,7 @@ class _Unstructured:
         """The level map for this standing."""
         scores = self._scores(standing)
         if scores is None:
-            return _within_tensors(standing, self.floor)
+            return _within_tensors(standing, standing.layout.prunable, self.floor)
         scores = _lift(scores, standing.model, standing.layout, self.floor)
         always = standing.layout.always.to(scores.device)
         if self.refresh == "grow_only" and standing.current is not None:
@@ -145,6 +150,38 @@ class Random(_Unstructured):
         return torch.from_numpy(draw).to(standing.model.device)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """FIARSE: magnitude of the current model, biases ranked with the weights, normalisation parameters always kept.
+
+    The literal global threshold deletes whole layers at initialisation (section 2.6); `layerwise` ranks within each
+    tensor.
+    """
+
+    kind: ClassVar[str] = "threshold"
+    scope: Literal["global", "layerwise"] = field(
+        default="global", metadata={"help": "one threshold for the model, or one per tensor"}
+    )
+
+    def rank(self, standing: Standing) -> LevelMap:
+        """The level map of the current magnitudes."""
+        ranked = [tensor for tensor in standing.layout.parameters if not tensor.norm]
+        if self.scope == "layerwise":
+            return _within_tensors(standing, ranked, floor=0.0)
+        always = torch.ones(standing.layout.size, dtype=torch.bool, device=standing.model.device)
+        for tensor in ranked:
+            always[tensor.start : tensor.stop] = False
+        return LevelMap.from_scores(standing.model.abs(), standing.ladder, always)
+
+    def due(self, tick: int, interval: int) -> bool:
+        """Every tick: a client's threshold comes from the model it is sent."""
+        return True
+
+    def ladder(self, ladder: Ladder) -> Ladder:
+        """Any ladder can be counted out."""
+        return ladder
+
+
 def floor_count(size: int, floor: float) -> int:
     """How many coordinates of a prunable tensor of `size` level 0 keeps at least."""
     return max(1, int(floor * size)) if floor > 0 else 0
@@ -161,17 +198,15 @@ def _lift(scores: Tensor, model: Tensor, layout: Layout, floor: float) -> Tensor
     return lifted
 
 
-def _within_tensors(standing: Standing, floor: float) -> LevelMap:
+def _within_tensors(standing: Standing, tensors: Sequence[TensorPlace], floor: float) -> LevelMap:
     """Magnitude within each tensor at uniform density; the largest takes up the rounding, so totals are exact."""
-    layout, ladder = standing.layout, standing.ladder
-    levels = torch.zeros(layout.size, dtype=torch.uint8, device=standing.model.device)
-    if not layout.prunable:
-        return LevelMap(levels, ladder)
-    left = kept_counts(ladder, layout.prunable_size)
-    *smaller, largest = sorted(layout.prunable, key=lambda tensor: tensor.size)
-    for tensor in (*smaller, largest):
+    ladder = standing.ladder
+    levels = torch.zeros(standing.layout.size, dtype=torch.uint8, device=standing.model.device)
+    left = kept_counts(ladder, sum(tensor.size for tensor in tensors))
+    by_size = sorted(tensors, key=lambda tensor: tensor.size)
+    for tensor in by_size:
         least = floor_count(tensor.size, floor)
-        wanted = left if tensor is largest else kept_counts(ladder, tensor.size)
+        wanted = left if tensor is by_size[-1] else kept_counts(ladder, tensor.size)
         counts = [min(tensor.size, max(least, n)) for n in accumulate(wanted, max)]
         part = slice(tensor.start, tensor.stop)
         levels[part] = place([standing.model[part].abs()], counts)

@@ -81,6 +81,9 @@ class MaskedBench:
         layout.bind(module, self.flat, self.buffers)
         named = dict(module.named_parameters())
         self.parameters: list[Tensor] = [named[place.name] for place in layout.parameters]
+        # Buffers outside the layout (batch counters, caches) start every task as the model made them.
+        travelling = {place.name for place in layout.buffers}
+        self._others = [(b, b.clone()) for name, b in module.named_buffers() if name not in travelling]
         self._open: LocalRun | None = None
         self._state: Tensor | None = None  # all the client's values; None while one level was enough
         self._outside: dict[int, Tensor] = {}
@@ -91,6 +94,8 @@ class MaskedBench:
         self.task, self._loss = task, loss
         self._open = self._state = None
         self.buffers.copy_(task.buffers)
+        for buffer, initial in self._others:
+            buffer.copy_(initial)
 
     def run(self, level: int | None = None) -> LocalRun:
         """Lay out the sub-model of `level`."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedgmr.seeding import generator
+from fedgmr.submodels.layout import TensorPlace
 from fedgmr.training.bench import Bench, LocalRun
 
 Norm = Literal["running", "static", "batch", "per_width"]
@@ -186,12 +187,14 @@ class ThresholdedSGD:
         kept = (size >= theta).to(weight.dtype)
         if not self.derivative:
             return kept
-        return kept * (1 + 2 * theta * size / (size + theta).square())
+        both = (size + theta).clamp(min=torch.finfo(weight.dtype).tiny)  # 0 / 0 where theta and the weight are zero
+        return kept * (1 + 2 * (theta / both) * (size / both))
 
     def _thresholds(self, run: LocalRun) -> list[Tensor | None]:
         """Theta per parameter, from the sub-model as received; None for normalisation parameters, never masked."""
         smallest = [
-            None if place.norm else _smallest(start) for place, start in zip(run.places, run.start, strict=True)
+            None if place.norm else _smallest(run, place, start)
+            for place, start in zip(run.places, run.start, strict=True)
         ]
         ranked = [theta for theta in smallest if theta is not None]
         if self.scope == "layerwise" or not ranked:
@@ -200,7 +203,9 @@ class ThresholdedSGD:
         return [None if theta is None else least for theta in smallest]
 
 
-def _smallest(values: Tensor) -> Tensor:
-    """The smallest magnitude that is not zero: zeros lie outside the sub-model. Infinite where there is none."""
-    size = values.abs()
-    return torch.where(size > 0, size, torch.inf).min()
+def _smallest(run: LocalRun, place: TensorPlace, start: Tensor) -> Tensor:
+    """The smallest magnitude of the tensor inside the sub-model; infinite where none of it is inside."""
+    size = start.abs()
+    if run.outside is not None:
+        size = size.masked_fill(run.outside[place.start : place.stop].view(place.shape), torch.inf)
+    return size.min()

@@ -113,8 +113,8 @@ def test_tasks_by_import_path() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "complaint"),
     [
-        (f"{HERE}:tiny", {"widht": 4}, r"task\.widht is not a known key: .*task\.width"),
-        (f"{HERE}:tiny", {"seed": 4}, r"task\.seed is not a known key"),
+        (f"{HERE}:tiny", {"widht": 4}, r"widht is not a known key: did you mean task\.(options\.)?width"),
+        (f"{HERE}:tiny", {"seed": 4}, r"seed is not a known key"),
         (f"{HERE}:no_task", {}, "which returned int: return a fedgmr Task"),
         ("mnist5", {}, "task.name is 'mnist5': .*mnist5k"),
     ],

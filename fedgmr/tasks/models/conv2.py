@@ -1,4 +1,4 @@
-"""Conv-2, the paper's FEMNIST net (tab:arch, from PruneFL): two convolutions, two linear layers, 6,603,710 parameters."""
+"""Conv-2, the paper's FEMNIST net (tab:arch, from PruneFL): two convolutions, two linear layers, 6.6M parameters."""
 
 import math
 

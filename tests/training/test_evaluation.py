@@ -1,0 +1,169 @@
+"""Evaluation: numbers by hand, whatever the batch size, and batch statistics where they are due."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedgmr.submodels.layout import Layout
+from fedgmr.tasks.task import Task
+from fedgmr.training.evaluation import Evaluator, Score
+
+INPUTS = torch.linspace(-2, 2, 46).view(23, 2)
+TARGETS = torch.arange(23) % 3
+
+
+def linear_task() -> Task:
+    return Task(name="t", model=lambda: nn.Linear(2, 3), train=(INPUTS, TARGETS), test=(INPUTS, TARGETS))
+
+
+def evaluator(task: Task, batch: int = 1000) -> tuple[Evaluator, Layout]:
+    layout = task.layout()
+    return Evaluator(task, layout, batch=batch), layout
+
+
+def test_a_score_by_hand() -> None:
+    # Logits are the inputs; the loss is the mean first logit.
+    inputs = torch.tensor([[1.0, 0.0], [0.0, 2.0], [5.0, 4.0], [2.0, 3.0]])
+    samples = (inputs, torch.tensor([0, 0, 0, 1]))
+    task = Task(
+        name="t",
+        model=lambda: nn.Linear(2, 2, bias=False),
+        train=samples,
+        test=samples,
+        loss=lambda outputs, targets: outputs[:, 0].mean(),
+    )
+    made, _ = evaluator(task)
+    identity = torch.eye(2).reshape(-1)
+    assert made.test(identity, torch.empty(0)) == Score(accuracy=0.75, loss=2.0)
+    swapped = torch.tensor([0.0, 1.0, 1.0, 0.0])
+    assert made.test(swapped, torch.empty(0)) == Score(accuracy=0.25, loss=2.25)
+    assert made.validate(identity, torch.empty(0), (inputs[:2], samples[1][:2])) == 0.5
+
+
+@pytest.mark.parametrize("batch", [1, 7, 22, 23])
+def test_the_batch_size_does_not_matter(batch: int) -> None:
+    task = linear_task()
+    model = task.layout().flatten(task.initial_model(4))
+    whole, _ = evaluator(task, 1000)
+    parts, _ = evaluator(task, batch)
+    expected = nn.functional.cross_entropy(INPUTS @ model[:6].view(3, 2).T + model[6:], TARGETS).item()
+    empty = torch.empty(0)
+    assert parts.test(model, empty).loss == pytest.approx(expected, abs=1e-6)
+    assert parts.test(model, empty).accuracy == pytest.approx(whole.test(model, empty).accuracy, abs=1e-6)
+    assert parts.validate(model, empty, task.train) == pytest.approx(whole.test(model, empty).accuracy, abs=1e-6)
+
+
+def test_metrics_count_for_themselves() -> None:
+    # Positions of sequences, some of them padding: the metric says how many it is over.
+    def metric(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+        real = targets >= 0
+        return ((outputs.argmax(-1) == targets) & real).sum(), int(real.sum())
+
+    inputs = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
+    targets = torch.tensor([[0, 1], [1, -1], [-1, -1]])
+    task = Task(
+        name="t",
+        model=lambda: nn.Linear(2, 2, bias=False),
+        train=(inputs, targets),
+        test=(inputs, targets),
+        loss=lambda outputs, targets: outputs.sum() * 0,
+        metric=metric,
+    )
+    for batch in (1, 2, 3):
+        made, _ = evaluator(task, batch)
+        assert made.test(torch.eye(2).reshape(-1), torch.empty(0)).accuracy == pytest.approx(2 / 3)
+
+
+def norm_task(**more: object) -> tuple[Task, Tensor, Tensor]:
+    """Batch norm alone. By the running statistics (0, 1) every sample is class 0; by its own the batch is all right.
+
+    Column 0 in standard units: -1.34, -0.45, 0.45, 1.34; column 1: -0.85, -0.57, -0.28, 1.70.
+    """
+    samples = (torch.tensor([[10.0, 0.0], [12.0, 1.0], [14.0, 2.0], [16.0, 9.0]]), torch.tensor([1, 0, 0, 1]))
+    fields = {"name": "t", "model": lambda: nn.BatchNorm1d(2), "train": samples, "test": samples}
+    task = Task(**(fields | more))  # type: ignore[arg-type]
+    layout = task.layout()
+    model = task.initial_model(0)
+    return task, layout.flatten(model), layout.flatten_buffers(model)
+
+
+def test_validation_uses_batch_statistics_and_testing_running_ones() -> None:
+    task, model, buffers = norm_task()
+    made, _ = evaluator(task)
+    given = buffers.clone()
+    assert made.test(model, buffers).accuracy == 0.5
+    assert made.validate(model, buffers, task.train) == 1.0
+    assert torch.equal(buffers, given), "the running statistics of the global model stay"
+    assert not any(module.training for module in made.module.modules())
+    assert made.test(model, buffers).accuracy == 0.5
+
+
+def test_running_statistics_are_those_given() -> None:
+    task, model, _ = norm_task()
+    made, _ = evaluator(task)
+    # The statistics of the batch itself: means 13 and 3, variances 5 and 12.5.
+    assert made.test(model, torch.tensor([13.0, 3.0, 5.0, 12.5])).accuracy == 1.0
+
+
+def test_only_batch_norm_leaves_evaluation() -> None:
+    task, model, buffers = norm_task(model=lambda: nn.Sequential(nn.Dropout(0.9), nn.BatchNorm1d(2)))
+    made, _ = evaluator(task)
+    for _ in range(5):
+        assert made.validate(model, buffers, task.train) == 1.0
+
+
+def test_evaluation_mode_returns_even_after_an_error() -> None:
+    def broken(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+        raise RuntimeError("no metric")
+
+    task, model, buffers = norm_task(metric=broken)
+    made, _ = evaluator(task)
+    with pytest.raises(RuntimeError, match="no metric"):
+        made.validate(model, buffers, task.train)
+    assert not any(module.training for module in made.module.modules())
+
+
+def test_no_batch_of_a_single_sample_is_left_over() -> None:
+    # Five samples in batches of at most four: a single one has no batch statistics.
+    task, model, buffers = norm_task()
+    made, _ = evaluator(task, batch=4)
+    inputs, targets = task.train
+    samples = (torch.cat([inputs, inputs[:1]]), torch.cat([targets, targets[:1]]))
+    assert 0.0 <= made.validate(model, buffers, samples) <= 1.0
+
+
+def test_frozen_parameters_are_those_of_the_run() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 4).requires_grad_(False), nn.Linear(4, 3))
+
+    task = Task(name="t", model=model, train=(INPUTS, TARGETS), test=(INPUTS, TARGETS))
+    layout, module = task.layout(), task.initial_model(7)
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(module(INPUTS), TARGETS).item()
+    made = Evaluator(task, layout, seed=7)
+    assert made.test(layout.flatten(module), torch.empty(0)).loss == pytest.approx(expected, abs=1e-6)
+    other = Evaluator(task, layout, seed=8)
+    assert other.test(layout.flatten(module), torch.empty(0)).loss != pytest.approx(expected, abs=1e-3)
+
+
+def test_inputs_are_prepared() -> None:
+    samples = (torch.tensor([[0, 255]], dtype=torch.uint8), torch.tensor([1]))
+    task = Task(
+        name="t",
+        model=lambda: nn.Linear(2, 2, bias=False),
+        train=samples,
+        test=samples,
+        prepare=lambda x: x / 255,
+        loss=lambda outputs, targets: outputs.sum(),
+    )
+    made, _ = evaluator(task)
+    assert made.test(torch.eye(2).reshape(-1), torch.empty(0)) == Score(accuracy=1.0, loss=1.0)
+
+
+def test_gradients_are_not_recorded() -> None:
+    task = linear_task()
+    made, layout = evaluator(task)
+    seen: list[bool] = []
+    made.module.register_forward_hook(lambda *_: seen.append(torch.is_grad_enabled()))
+    made.test(layout.flatten(task.initial_model(0)), torch.empty(0))
+    assert seen == [False]

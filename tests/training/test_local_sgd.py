@@ -1,0 +1,289 @@
+"""Local training: the same numbers as a plain masked loop, and nothing left over from the task before."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedgmr.exchange import ClientTask, Report, Update
+from fedgmr.submodels.levels import LevelMap
+from fedgmr.tasks.partition import SampleOrder
+from fedgmr.tasks.task import Task
+from fedgmr.training.bench import MaskedBench
+from fedgmr.training.executors import SequentialExecutor
+from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.rules import LocalRule, PlainSGD
+
+SEED = 5
+
+
+def data(samples: int = 40) -> tuple[Tensor, Tensor]:
+    numbers = np.random.default_rng(1)
+    inputs = torch.from_numpy(numbers.standard_normal((samples, 1, 4, 4)).astype(np.float32))
+    return inputs, torch.from_numpy(numbers.integers(0, 3, samples))
+
+
+def task_of(model: Callable[[], nn.Module], **more: object) -> Task:
+    return Task(**({"name": "t", "model": model, "train": data(), "test": data(4)} | more))  # type: ignore[arg-type]
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3))
+
+
+def bench_of(task: Task) -> MaskedBench:
+    return MaskedBench(task.initial_model(SEED), task.layout(), torch.device("cpu"))
+
+
+def trainer_of(
+    task: Task, *, steps: int = 4, rule: LocalRule | None = None, held_out: list[np.ndarray] | None = None
+) -> LocalTrainer:
+    half = len(task.train[0]) // 2
+    order = SampleOrder([np.arange(half), np.arange(half, 2 * half)], seed=SEED, batch_size=5)
+    return LocalTrainer(
+        task, bench_of(task), order, steps=steps, seed=SEED, rule=rule or PlainSGD(), held_out=held_out
+    )
+
+
+def flat_of(trainer: LocalTrainer) -> Tensor:
+    assert isinstance(trainer.bench, MaskedBench)
+    return trainer.bench.flat
+
+
+def work(task: Task, *, levels: LevelMap | None = None, level: int = 0, **more: object) -> ClientTask:
+    layout, model = task.layout(), task.initial_model(SEED + 1)
+    fields = {
+        "client": 1,
+        "version": 3,
+        "level": level,
+        "levels": levels or LevelMap.full(layout.size),
+        "map_version": 0,
+        "model": layout.flatten(model),
+        "buffers": layout.flatten_buffers(model),
+        "learning_rate": 0.3,
+        "first_batch": 2,
+    }
+    return ClientTask(**(fields | more))  # type: ignore[arg-type]
+
+
+def levels_for(task: Task, shift: int = 0) -> LevelMap:
+    layout = task.layout()
+    scores = torch.sin(torch.arange(layout.size) + float(shift))
+    return LevelMap.from_scores(scores, (0.1, 0.5, 1.0), layout.always)
+
+
+def same(a: Update, b: Update) -> bool:
+    return a.loss == b.loss and torch.equal(a.values, b.values) and torch.equal(a.buffers, b.buffers)
+
+
+def plain_loop(task: Task, job: ClientTask, steps: int) -> tuple[Tensor, float]:
+    """Masked SGD as a textbook would write it: the flat result and the mean loss."""
+    module = task.initial_model(123)
+    mask = job.levels.levels <= job.level
+    nn.utils.vector_to_parameters(torch.where(mask, job.model, 0), module.parameters())
+    order = SampleOrder([np.arange(20), np.arange(20, 40)], seed=SEED, batch_size=5)
+    losses = []
+    for batch in order.batches(job.client, job.first_batch, steps):
+        module.zero_grad()
+        loss = functional.cross_entropy(module(task.train[0][batch]), task.train[1][batch])
+        loss.backward()
+        start = 0
+        with torch.no_grad():
+            for parameter in module.parameters():
+                inside = mask[start : start + parameter.numel()].view(parameter.shape)
+                start += parameter.numel()
+                parameter.sub_(parameter.grad, alpha=job.learning_rate)
+                parameter[~inside] = 0.0
+        losses.append(loss.detach())
+    flat = nn.utils.parameters_to_vector(module.parameters()).detach()
+    return flat, float(torch.stack(losses).mean())
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_equals_a_plain_masked_loop_bit_for_bit(level: int) -> None:
+    task = task_of(convolutional)
+    job = work(task, levels=levels_for(task), level=level)
+    trainer = trainer_of(task)
+    update = trainer.train(job)
+    flat, loss = plain_loop(task, job, steps=4)
+    assert torch.equal(update.values, job.levels.pack(flat, level))
+    assert update.loss == pytest.approx(loss, rel=1e-6)
+    assert (update.client, update.version, update.report) == (1, 3, None)
+    # Nothing has grown outside the sub-model; everything inside has moved.
+    outside = ~job.levels.mask(level)
+    assert int(outside.sum()) == {0: 63 - 6, 1: 63 - 32, 2: 0}[level]
+    assert (flat_of(trainer)[outside] == 0).all()
+    assert (update.values != job.levels.pack(job.model, level)).float().mean() > 0.6
+
+
+def test_the_global_model_is_left_alone() -> None:
+    task = task_of(lambda: nn.Sequential(convolutional(), nn.BatchNorm1d(3)))
+    job = work(task, levels=levels_for(task), level=1)
+    model, buffers = job.model.clone(), job.buffers.clone()
+    update = trainer_of(task).train(job)
+    assert torch.equal(job.model, model)
+    assert torch.equal(job.buffers, buffers)
+    assert not torch.equal(update.buffers, buffers)
+
+
+def every_sort() -> nn.Module:
+    # Momentum None averages over all batches counted so far, so a counter that goes on would show.
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3, momentum=None), nn.Dropout(0.3), nn.Flatten(), nn.Linear(12, 3)
+    )
+
+
+def test_an_update_does_not_depend_on_the_tasks_trained_before() -> None:
+    task = task_of(every_sort)
+    first, second = levels_for(task), levels_for(task, shift=1)
+    jobs = [
+        work(task, levels=first, level=0),
+        work(task, levels=first, level=1, client=0, first_batch=7),
+        work(task, levels=second, level=0, map_version=1, learning_rate=0.1),
+        work(task, levels=second, level=2, map_version=1, client=0),
+        work(task, levels=first, level=0, first_batch=0),
+    ]
+    alone = [trainer_of(task).train(job) for job in jobs]
+    executor = SequentialExecutor(trainer_of(task))
+    for indices in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [2, 2, 0, 0]):
+        together = executor.train([jobs[i] for i in indices])
+        assert [same(update, alone[i]) for update, i in zip(together, indices, strict=True)] == [True] * len(indices)
+
+
+def test_dropout_belongs_to_client_and_batch() -> None:
+    # All samples are the same, so only dropout can make a difference.
+    ones = (torch.ones(40, 6), torch.zeros(40, dtype=torch.int64))
+    task = task_of(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)), train=ones, test=ones)
+    trainer = trainer_of(task)
+    results = []
+    for noise, client, first_batch in ((1, 0, 0), (2, 0, 0), (3, 1, 0), (4, 0, 5)):
+        torch.manual_seed(noise)
+        state = torch.get_rng_state()
+        results.append(trainer.train(work(task, client=client, first_batch=first_batch)))
+        assert torch.equal(torch.get_rng_state(), state), "other draws go on undisturbed"
+    assert same(results[0], results[1])
+    assert len({tuple(r.values.tolist()) for r in results}) == 3
+
+
+def test_batch_norm_statistics_come_back() -> None:
+    # One step on the samples 1 and 3 in some order: mean 2, unbiased variance 2, momentum 0.1.
+    values = torch.tensor([[1.0], [3.0]])
+    task = task_of(
+        lambda: nn.BatchNorm1d(1),
+        train=(values, torch.zeros(2)),
+        test=(values, torch.zeros(2)),
+        loss=lambda outputs, targets: outputs.mean(),
+    )
+    order = SampleOrder([np.arange(2)], seed=0, batch_size=2)
+    trainer = LocalTrainer(task, bench_of(task), order, steps=1, seed=0, rule=PlainSGD())
+    job = work(task, client=0, buffers=torch.tensor([10.0, 4.0]))
+    assert trainer.train(job).buffers.tolist() == pytest.approx([9 + 0.2, 3.6 + 0.2])
+    kept = trainer.train(job).buffers
+    trainer.train(replace(job, buffers=torch.zeros(2)))
+    assert kept.tolist() == pytest.approx([9.2, 3.8]), "an update is a copy"
+
+
+def scalar_task() -> Task:
+    """Output w·1, loss w: the gradient is 1 whatever w."""
+    ones = (torch.ones(40, 1), torch.zeros(40))
+    return task_of(
+        lambda: nn.Linear(1, 1, bias=False), train=ones, test=ones, loss=lambda outputs, targets: outputs.mean()
+    )
+
+
+def test_the_proximal_term_by_hand() -> None:
+    task = scalar_task()
+    job = work(task, model=torch.tensor([2.0]), learning_rate=0.5)
+    # Plain: 2, 1.5, 1, 0.5. With the pull (w - 2): steps of 1, then 1 - 0.5, then 1 - 0.75.
+    assert trainer_of(task, steps=3).train(job).values.tolist() == [0.5]
+    pulled = trainer_of(task, steps=3, rule=PlainSGD(proximal=1.0)).train(job)
+    assert pulled.values.tolist() == [1.125]
+    assert pulled.loss == pytest.approx((2 + 1.5 + 1.25) / 3), "the loss is that of the data"
+    half = trainer_of(task, steps=2, rule=PlainSGD(proximal=0.5)).train(job)
+    assert half.values.tolist() == [1.5 - 0.5 * (1 - 0.25)]
+
+
+def test_the_proximal_term_pulls_to_the_sub_model() -> None:
+    # Two weights, the second outside: it is zero at the start and in training, so it pulls nothing.
+    ones = (torch.ones(40, 2), torch.zeros(40))
+    task = task_of(
+        lambda: nn.Linear(2, 1, bias=False), train=ones, test=ones, loss=lambda outputs, targets: outputs.mean()
+    )
+    levels = LevelMap(torch.tensor([0, 1], dtype=torch.uint8), (0.5, 1.0))
+    job = work(task, model=torch.tensor([2.0, 7.0]), levels=levels, learning_rate=0.5)
+    trainer = trainer_of(task, steps=3, rule=PlainSGD(proximal=1.0))
+    assert trainer.train(job).values.tolist() == [1.125]
+    assert flat_of(trainer).tolist() == [1.125, 0]
+
+
+def test_the_loss_is_the_mean_over_the_steps() -> None:
+    task = scalar_task()
+    update = trainer_of(task, steps=4).train(work(task, model=torch.tensor([2.0]), learning_rate=0.5))
+    assert update.loss == (2 + 1.5 + 1 + 0.5) / 4
+
+
+def test_a_loss_that_is_not_a_number_shows() -> None:
+    task = scalar_task()
+    broken = replace(task, loss=lambda outputs, targets: outputs.mean() * math.nan)
+    assert math.isnan(trainer_of(broken).train(work(task)).loss)
+    # One step of 4 x 3e38 goes to infinity after a loss of 8; one of 4 x 1e37 does not.
+    steep = replace(task, loss=lambda outputs, targets: outputs.mean() * 4)
+    job = work(task, model=torch.tensor([2.0]))
+    assert not math.isfinite(trainer_of(steep, steps=1).train(replace(job, learning_rate=3e38)).loss)
+    assert trainer_of(steep, steps=1).train(replace(job, learning_rate=1e37)).loss == 8.0
+
+
+def test_parameters_without_a_gradient_stay() -> None:
+    class Idle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.idle = nn.Parameter(torch.tensor([3.0]))
+            self.used = nn.Parameter(torch.tensor([1.0]))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return inputs * self.used
+
+    ones = (torch.ones(40, 1), torch.zeros(40))
+    task = task_of(Idle, train=ones, test=ones, loss=lambda outputs, targets: outputs.mean())
+    update = trainer_of(task, steps=2).train(work(task, learning_rate=0.25))
+    assert update.values.tolist() == [3.0, 0.5]
+
+
+def test_clients_report_the_metric_of_what_they_received() -> None:
+    # A linear classifier w·x against 0, as logits (0, w·x): positive inputs are class 1 if w > 0.
+    class Sign(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([1.0]))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            assert inputs.shape[1] == 1
+            scores = inputs * self.weight
+            return torch.cat([torch.zeros_like(scores), scores], 1)
+
+    inputs = torch.tensor([[1.0], [2.0], [-1.0], [3.0]] + [[1.0]] * 36)
+    targets = torch.tensor([1, 1, 1, 0] + [0] * 36)
+    task = task_of(Sign, train=(inputs, targets), test=(inputs, targets))
+    held_out = [np.array([0, 1, 2, 3]), np.array([0, 1, 2])]
+    trainer = trainer_of(task, held_out=held_out)
+    first = trainer.train(work(task, client=0, model=torch.tensor([1.0])))
+    assert first.report == Report(metric=0.5, samples=4)
+    second = trainer.train(work(task, client=1, model=torch.tensor([-1.0])))
+    assert second.report == Report(metric=pytest.approx(1 / 3), samples=3)
+    assert trainer.bench.run().module.training
+    # Reporting does not change what is learned.
+    assert torch.equal(trainer_of(task).train(work(task, client=0, model=torch.tensor([1.0]))).values, first.values)
+
+
+def test_batches_follow_first_batch() -> None:
+    task = task_of(convolutional)
+    two = trainer_of(task, steps=2)
+    half = two.train(work(task, first_batch=0))
+    whole = trainer_of(task, steps=4).train(work(task, first_batch=0))
+    rest = two.train(work(task, first_batch=2, model=half.values))
+    assert torch.equal(rest.values, whole.values)
