@@ -7,6 +7,7 @@ a cell differs from the paper by more than 3 %.
 """
 
 import argparse
+import contextlib
 import itertools
 import math
 import sys
@@ -115,10 +116,8 @@ def seconds_of(
         if server.tick == rounds:
             raise _EnoughError
 
-    try:
+    with contextlib.suppress(_EnoughError):
         federate(server, fleet, seconds=math.inf, after_tick=after_tick)
-    except _EnoughError:
-        pass
     return fleet.now
 
 

@@ -27,7 +27,8 @@ from fedgmr.settings import read_mapping
 from fedgmr.submodels.rankings import FullModel, Taylor
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.training.evaluation import Evaluator
-from fedgmr.training.local_sgd import LocalTrainer, PlainSGD
+from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.rules import PlainSGD
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
 LIMIT = 0.10

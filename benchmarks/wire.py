@@ -89,9 +89,7 @@ def measure(level: int, value_type: ValueType, repeats: int) -> list[dict[str, o
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--value-type", type=ValueType, choices=list(ValueType), default=ValueType.FP32)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--csv", type=Path, metavar="PATH", help="also write the table here")
@@ -99,9 +97,7 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):  # one core, whatever threads the libraries would like to start
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
-    rows = [
-        row for level in range(len(LADDER)) for row in measure(level, arguments.value_type, arguments.repeats)
-    ]
+    rows = [row for level in range(len(LADDER)) for row in measure(level, arguments.value_type, arguments.repeats)]
     print(f"{'density':>7}  {'objects':<12}  {'type':<4}  {'bytes':>10}  {'encode':>7}  {'decode':>7}  MB/s")
     for row in rows:
         print(

@@ -5,6 +5,7 @@ Exit codes: 0 done, 2 bad input (one sentence, no traceback), 3 a client's train
 
 import argparse
 import json
+import os
 import sys
 import time
 import warnings
@@ -26,8 +27,8 @@ _DEFAULT_RECIPE = "quickstart"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     warnings.showwarning = _show_warning
-    parser = _parser()
-    given = parser.parse_args(arguments)
+    sys.path.append(os.getcwd())  # a user's own task or method lies where the command is called
+    given = _parsed(arguments)
     try:
         return int(given.call(given) or 0)
     except Diverged as error:
@@ -130,7 +131,7 @@ def _finish(progress: Progress, directory: Path, accuracy: float) -> None:
 
         report = f"Report: {write_report(directory)}"
     except ModuleNotFoundError as missing:  # the simulator also runs where only torch and numpy are
-        report = f"Run: {directory} (no report: the package {missing.name} is not installed)"
+        report = f"Run: {directory} (no report: the package {(missing.name or '').partition('.')[0]} is not installed)"
     print(f"Final accuracy {100 * accuracy:.2f} %. {report}")
 
 
@@ -143,6 +144,17 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     print(f"fedgmr: warning: {message}", file=sys.stderr)
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    given, rest = parser.parse_known_args(arguments)
+    # argparse does not take a list up again after an option, but settings may stand on either side of one.
+    if rest and (not hasattr(given, "recipe") or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        given.recipe += rest
+    return given
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ A run writes its resolved recipe (every default filled in) into its directory; t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from importlib import resources
 from math import isfinite
 from pathlib import Path
@@ -93,7 +94,7 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
     """The recipe described by plain data, after `key=value` overrides.
 
     Args:
-        data: a recipe; its section `methods` holds settings by method name, used for whichever method runs.
+        data: a recipe; its section `methods` holds settings by method name or pattern, used for whichever method runs.
         overrides: `key=value`, applied last.
         method: run this method instead of the recipe's.
     """
@@ -107,14 +108,16 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
     tuned = data.pop("methods", {})
     if not isinstance(tuned, Mapping):
         raise SettingError(f"methods is {tuned!r}: give a mapping from method names to their settings.")
-    for name, settings in tuned.items():
-        named_method(name, settings)  # a mistake is told even where the method is not the one that runs
+    for pattern, settings in tuned.items():
+        if "*" not in pattern:
+            named_method(pattern, settings)  # a mistake is told even where the method is not the one that runs
     if isinstance(data.get("method"), Mapping):
         given = dict(data["method"])
         if "name" not in given:
             raise SettingError("method.name is missing: name a method, see `fedgmr list`.")
         name = str(given.pop("name"))
-        data["method"] = named_method(name, tuned.get(name, {}), given)
+        tunings = [settings for pattern, settings in tuned.items() if fnmatchcase(name, pattern)]
+        data["method"] = named_method(name, *tunings, given)
     return build(Recipe, data)
 
 

@@ -63,8 +63,8 @@ def rooms(names: Iterator[str]) -> set[str]:
     for name in names:
         first, *rest = name.split(".")
         if first == "fedgmr":
-            room = rest[0] if rest else ""
-            found.add(room if (PACKAGE / room).is_dir() and room or (PACKAGE / f"{room}.py").is_file() else ROOT)
+            known = rest and ((PACKAGE / rest[0]).is_dir() or (PACKAGE / f"{rest[0]}.py").is_file())
+            found.add(rest[0] if known else ROOT)
     return found
 
 
@@ -134,6 +134,7 @@ def test_importing_the_package_loads_no_heavy_or_optional_library() -> None:
         " & {'matplotlib', 'yaml', 'mlxtend', 'flwr', 'torch', 'pandas', 'sklearn'}))"
     )
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=PACKAGE.parent, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=PACKAGE.parent, timeout=60
     )
+    assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["torch"]

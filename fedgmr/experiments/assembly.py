@@ -9,19 +9,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from fedgmr.exchange import ClientProfile, ClientTask
 from fedgmr.fleets.network import Link, Network, NetworkSettings, PaperSizes, Sizes, WireSizes
 from fedgmr.fleets.simulated import SimulatedFleet
+from fedgmr.methods.method import Method
 from fedgmr.recipe import Recipe
 from fedgmr.seeding import generator
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
+from fedgmr.server.label_aware import Labels, output_rows
 from fedgmr.server.server import Server, Workload
+from fedgmr.submodels.channels import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
 from fedgmr.tasks.partition import Indices, Pool, SampleOrder
 from fedgmr.tasks.task import Task, named_task
-from fedgmr.training.bench import MaskedBench
+from fedgmr.training.bench import Bench, MaskedBench
 from fedgmr.training.evaluation import Evaluator
 from fedgmr.training.executors import SequentialExecutor
 from fedgmr.training.local_sgd import LocalTrainer
@@ -70,44 +74,69 @@ def make_task(recipe: Recipe) -> Task:
 def assemble(recipe: Recipe, task: Task) -> Assembly:
     """Build the objects of a resolved recipe."""
     device = _device(recipe.device)
-    task = task.to(device)
+    task, method = task.to(device), recipe.method
     layout = task.layout()
     links = recipe.fleet.resolved_links()
-    parts, held_out, validation = _deal(recipe, task, len(links))
-    evaluator = Evaluator(task, layout, seed=recipe.seed)
+    dealt = _deal(recipe, task, len(links))
+    at_server = recipe.evaluation.validation == "server"
+    samples = tuple(part[torch.from_numpy(dealt.validation).to(device)] for part in task.train)
+    evaluator = Evaluator(
+        task, layout, seed=recipe.seed, norm=method.local.norm, calibration=samples[0] if at_server else None
+    )
     initial = task.initial_model(recipe.seed).to(device)
-    validate = None
-    if recipe.evaluation.validation == "server":
-        chosen = torch.from_numpy(validation).to(device)
-        samples = (task.train[0][chosen], task.train[1][chosen])
+    buffers = layout.flatten_buffers(initial)
+    plan = follow_channels(initial) if method.by_width or method.label_aware else None
 
-        def validate(model: torch.Tensor, buffers: torch.Tensor) -> float:
-            return evaluator.validate(model, buffers, samples)
+    def validate(model: Tensor, buffers: Tensor) -> float:
+        return evaluator.validate(model, buffers, (samples[0], samples[1]))
 
     server = Server(
-        rules=recipe.method,
+        rules=method,
         layout=layout,
         model=layout.flatten(initial),
-        buffers=layout.flatten_buffers(initial),
-        clients=_profiles(links, parts),
+        buffers=buffers.repeat(len(method.levels_in_ladder)) if method.local.norm == "per_width" else buffers,
+        clients=_profiles(links, dealt.parts),
         workload=Workload(steps=recipe.training.steps, learning_rate=recipe.training.rate),
         seconds=recipe.seconds,
         seed=recipe.seed,
         participation=recipe.participation,
-        validate=validate,
+        validate=validate if at_server else None,
+        plan=plan,
+        labels=_labels(task, layout, plan, dealt.parts) if plan is not None and method.label_aware else None,
     )
     trainer = LocalTrainer(
         task,
-        MaskedBench(task.initial_model(recipe.seed), layout, device),
-        SampleOrder(parts, seed=recipe.seed, batch_size=recipe.training.batch_size),
+        make_bench(method, task.initial_model(recipe.seed), layout, plan, device),
+        SampleOrder(dealt.parts, seed=recipe.seed, batch_size=recipe.training.batch_size),
         steps=recipe.training.steps,
         seed=recipe.seed,
-        rule=recipe.method.local,
-        held_out=held_out,
+        rule=method.local,
+        held_out=dealt.held_out,
     )
     network = make_network(recipe, layout, links)
     fleet = SimulatedFleet(network, SequentialExecutor(trainer), len(links), absences=recipe.fleet.absences)
     return Assembly(recipe=recipe, task=task, layout=layout, server=server, fleet=fleet, evaluator=evaluator)
+
+
+def make_bench(
+    method: Method, model: nn.Module, layout: Layout, plan: ChannelPlan | None, device: torch.device
+) -> Bench:
+    """Where a client of this method trains: small modules for sub-models by width, a masked one otherwise."""
+    if method.by_width:
+        from fedgmr.training.sliced_bench import SlicedBench
+
+        assert plan is not None
+        return SlicedBench(model, layout, plan, method.levels_in_ladder, method.local, device)
+    return MaskedBench(model, layout, device)
+
+
+def _labels(task: Task, layout: Layout, plan: ChannelPlan, parts: Sequence[Indices]) -> Labels:
+    coordinates, classes = output_rows(layout, plan.heads)
+    owned = torch.zeros(len(parts), int(classes.max()) + 1, dtype=torch.bool)
+    for client, part in enumerate(parts):
+        owned[client, torch.unique(task.train[1][torch.from_numpy(part)].cpu())] = True
+    device = task.train[0].device
+    return Labels(owned=owned.to(device), coordinates=coordinates.to(device), classes=classes.to(device))
 
 
 def _device(name: str) -> torch.device:
@@ -184,27 +213,32 @@ def _profiles(links: Sequence[Link], parts: Sequence[Indices]) -> list[ClientPro
     ]
 
 
-def _deal(recipe: Recipe, task: Task, clients: int) -> tuple[list[Indices], list[Indices] | None, Indices]:
-    """(training samples by client, their own held-out samples if they validate, the server's validation samples)."""
+@dataclass(frozen=True, kw_only=True)
+class _Dealt:
+    parts: list[Indices]  # training samples by client
+    held_out: list[Indices] | None  # their own held-out samples, where clients validate
+    validation: Indices  # the server's held-out samples, where the server validates
+
+
+def _deal(recipe: Recipe, task: Task, clients: int) -> _Dealt:
     at_server = recipe.evaluation.validation == "server"
     everything = np.arange(len(task.train[0]))
     indices, validation = task.hold_out(recipe.seed) if at_server else (everything, everything[:0])
     targets = task.train[1].cpu().numpy()
     labels = targets[indices] if targets.ndim == 1 and targets.dtype.kind in "iu" else None
     users = None if task.users is None else task.users.cpu().numpy()[indices]
-    pool = Pool(indices=indices, labels=labels, users=users, clients=clients, seed=recipe.seed)
-    parts = recipe.partition.deal(pool)
+    parts = recipe.partition.deal(Pool(indices=indices, labels=labels, users=users, clients=clients, seed=recipe.seed))
     if at_server:
-        return parts, None, validation
+        return _Dealt(parts=parts, held_out=None, validation=validation)
     held_out = []
     for client, part in enumerate(parts):
         count = max(1, round(recipe.evaluation.client_holdout * len(part)))
-        shuffled = generator(recipe.seed, "client_holdout", client).permutation(part)
         if count >= len(part):
             raise ValueError(
                 f"evaluation.client_holdout is {recipe.evaluation.client_holdout}: "
                 f"client {client} has only {len(part)} samples; lower it."
             )
+        shuffled = generator(recipe.seed, "client_holdout", client).permutation(part)
         held_out.append(np.sort(shuffled[:count]))
         parts[client] = np.sort(shuffled[count:])
-    return parts, held_out, validation
+    return _Dealt(parts=parts, held_out=held_out, validation=validation)

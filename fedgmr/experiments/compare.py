@@ -13,7 +13,7 @@ from fedgmr.exchange import Diverged
 from fedgmr.experiments.assembly import make_task, resolve
 from fedgmr.experiments.run import Watcher, resume_run, run_recipe
 from fedgmr.experiments.rundir import RECIPE, is_finished, read_recipe
-from fedgmr.methods.method import BUILT_IN
+from fedgmr.methods.method import PAPER, PLUGGED
 from fedgmr.recipe import Recipe, recipe_from
 from fedgmr.settings import SettingError
 
@@ -24,7 +24,7 @@ def planned_runs(
     data: Mapping[str, Any], overrides: Sequence[str], methods: Sequence[str], seeds: int
 ) -> Iterator[tuple[str, Recipe]]:
     """(name of the run's directory, its recipe) for every method and seed; all checked before the first starts."""
-    names = list(BUILT_IN) if list(methods) == ["all"] else list(methods)
+    names = [*PAPER, *PLUGGED] if list(methods) == ["all"] else list(methods)
     if len(set(names)) < len(names) or not names:
         raise SettingError(f"--methods is {','.join(methods)!r}: name each method once, at least one.")
     for name in names:

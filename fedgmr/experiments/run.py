@@ -225,8 +225,10 @@ class _Execution:
     def _named_model(self) -> dict[str, Tensor]:
         server, layout = self.assembly.server, self.assembly.layout
         model = {p.name: view.clone() for p, view in zip(layout.parameters, layout.views(server.model), strict=True)}
+        # Where statistics are kept per width, those of the whole model come last.
+        buffers = server.buffers[len(server.buffers) - layout.buffer_size :]
         for place in layout.buffers:
-            model[place.name] = server.buffers[place.start : place.stop].view(place.shape).clone()
+            model[place.name] = buffers[place.start : place.stop].view(place.shape).clone()
         return model
 
     def _summary(self, status: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """FedRolex: HeteroFL's sub-models, but the window of channels rolls on by one each round.
 
-Alam, Liu, Yan, Zhang: FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS 2022.
-All clients use the same roll, each layer modulo its own size; under semi-asynchronous coordination it rolls with the tick. Batch norm
-uses batch statistics in the test too.
+Alam, Liu, Yan, Zhang: FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS
+2022. All clients use the same roll, each layer modulo its own size; under semi-asynchronous coordination it rolls
+with the tick. Batch norm uses batch statistics in the test too.
 """
 
 from fedgmr.methods.method import Method

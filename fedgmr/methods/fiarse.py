@@ -1,8 +1,9 @@
 """FIARSE: sub-models by the magnitude of the current model, trained with a threshold-aware gradient.
 
-Wu, Wang, Xu, et al.: FIARSE: Model-Heterogeneous Federated Learning via Importance-Aware Submodel Extraction, NeurIPS 2024.
-Each round's level map ranks |w| of the current global model, biases with the weights; only weights above the threshold take part in
-local steps, and the threshold's derivative scales their gradient; the server averages over the clients that hold a coordinate.
+Wu, Wang, Xu, et al.: FIARSE: Model-Heterogeneous Federated Learning via Importance-Aware Submodel Extraction,
+NeurIPS 2024. Each round's level map ranks |w| of the current global model, biases with the weights; only weights
+above the threshold take part in local steps, and the threshold's derivative scales their gradient; the server
+averages over the clients that hold a coordinate.
 """
 
 from fedgmr.methods.method import Method

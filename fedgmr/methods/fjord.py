@@ -1,8 +1,9 @@
 """FjORD: ordered dropout. Every mini-batch trains one width, drawn from those up to the client's own.
 
-Horváth, Laskaridis, Almeida, Leontiadis, Venieris, Lane: FjORD: Fair and Accurate Federated Learning under Heterogeneous Targets with
-Ordered Dropout, NeurIPS 2021. Sub-models are prefixes of channels; batch-norm statistics are kept per width; the server averages over
-the clients that hold a coordinate. Distillation from the client's own width to the drawn one is off by default.
+Horváth, Laskaridis, Almeida, Leontiadis, Venieris, Lane: FjORD: Fair and Accurate Federated Learning under
+Heterogeneous Targets with Ordered Dropout, NeurIPS 2021. Sub-models are prefixes of channels; batch-norm statistics
+are kept per width; the server averages over the clients that hold a coordinate. Distillation from the client's own
+width to the drawn one is off by default.
 """
 
 from fedgmr.methods.method import Method

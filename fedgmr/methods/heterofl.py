@@ -1,9 +1,9 @@
 """HeteroFL: every client trains the first channels of every layer.
 
-Diao, Ding, Tarokh: HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients, ICLR 2021.
-A sub-model is a prefix of the channels of each layer; hidden activations are divided by the width in training (scaler), logits of
-classes a client has not are zeroed (masked loss), batch norm is static, and a class's row of the output layer is averaged over
-the clients that have the class.
+Diao, Ding, Tarokh: HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients,
+ICLR 2021. A sub-model is a prefix of the channels of each layer; hidden activations are divided by the width in
+training (scaler), logits of classes a client has not are zeroed (masked loss), batch norm is static, and a class's
+row of the output layer is averaged over the clients that have the class.
 """
 
 from fedgmr.methods.method import Method

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from fedgmr.server.coordination import SemiAsynchronous
+from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.restoration import Saturation
 from fedgmr.server.server import BufferRule, ServerRules
 from fedgmr.server.staleness import Polynomial
@@ -38,22 +39,36 @@ class Method(ServerRules):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        by_width = isinstance(self.ranking, WidthPrefix | RollingWindow)
-        if self.local.scaler and not by_width:
+        needs_width = "local.scaler is true" if self.local.scaler else f"local is {self.local.kind}"
+        if (self.local.scaler or isinstance(self.local, OrderedDropout)) and not self.by_width:
             raise ValueError(
-                f"local.scaler is true and ranking is {self.ranking.kind}: the scaler divides by a width; "
-                "rank by width_prefix or rolling_window, or set local.scaler to false."
+                f"{needs_width} and ranking is {self.ranking.kind}: it needs a width; "
+                "rank by width_prefix or rolling_window, or choose another local rule."
+            )
+        if isinstance(self.ranking, RollingWindow) and self.local.norm == "per_width":
+            raise ValueError(
+                "ranking is rolling_window and local is ordered_dropout: it needs fixed channels, width_prefix."
             )
         if isinstance(self.local, ThresholdedSGD) and not isinstance(self.ranking, Threshold):
-            raise ValueError(f"local is {self.local.kind} and ranking is {self.ranking.kind}: it goes with ranking: threshold.")
+            raise ValueError(f"local is thresholded_sgd and ranking is {self.ranking.kind}: give ranking: threshold.")
         if isinstance(self.local, ThresholdedSGD) and self.local.scope != getattr(self.ranking, "scope", None):
             raise ValueError(f"local.scope is {self.local.scope}: give ranking.scope the same, {self.local.scope}.")
         if isinstance(self.local, OrderedDropout) and self.local.distillation and len(self.levels_in_ladder) == 1:
             raise ValueError("local.distillation is true and the ladder has one width: there is none to distil to.")
         if self.restoration is not None and len(self.levels_in_ladder) == 1:
             raise ValueError(
-                f"restoration is {self.restoration.kind} and every client holds the whole model: set restoration to none."
+                f"restoration is {self.restoration.kind} and every client holds the whole model: give restoration: none."
             )
+
+    @property
+    def by_width(self) -> bool:
+        """Whether sub-models are narrower networks, which are trained physically small."""
+        return isinstance(self.ranking, WidthPrefix | RollingWindow)
+
+    @property
+    def label_aware(self) -> bool:
+        """Whether the server must know which classes each client has."""
+        return isinstance(self.aggregation, LabelAware) and self.aggregation.label_aware
 
     @property
     def levels_in_ladder(self) -> Ladder:

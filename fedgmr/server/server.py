@@ -35,6 +35,7 @@ from fedgmr.server.staleness import Constant, Hinge, Polynomial, Staleness
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
 from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Standing, Taylor, Threshold
+from fedgmr.submodels.widths import RollingWindow, WidthPrefix
 
 if TYPE_CHECKING:
     from fedgmr.submodels.channels import ChannelPlan
@@ -60,7 +61,10 @@ class ServerRules:
         default=(0.05, 0.1, 0.2, 0.5, 1.0),
         metadata={"help": "the densities a sub-model can have, increasing"},
     )
-    ranking: Ranking = field(default=FullModel(), metadata={"kinds": (FullModel, Taylor, Magnitude, Random, Threshold)})
+    ranking: Ranking = field(
+        default=FullModel(),
+        metadata={"kinds": (FullModel, Taylor, Magnitude, Random, Threshold, WidthPrefix, RollingWindow)},
+    )
     aggregation: Aggregation = field(
         default=MaskAware(), metadata={"kinds": (MaskAware, LabelAware, ZeroPadded, GradientAverage, Mixing)}
     )

@@ -5,6 +5,8 @@ model do not fit a small sub-model (A2).
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.task import Samples, Task
+from fedgmr.training.rules import Norm
 
 _BATCH = 1000
 
@@ -27,8 +30,26 @@ class Score:
 class Evaluator:
     """Evaluates flat models of one task; owns a module of its own."""
 
-    def __init__(self, task: Task, layout: Layout, *, batch: int = _BATCH, seed: int = 0) -> None:
-        """`seed` is the run's: what the layout leaves out (frozen parameters) is as in training."""
+    def __init__(
+        self,
+        task: Task,
+        layout: Layout,
+        *,
+        batch: int = _BATCH,
+        seed: int = 0,
+        norm: Norm = "running",
+        calibration: Tensor | None = None,
+    ) -> None:
+        """An evaluator.
+
+        Args:
+            task: the task.
+            layout: of the task's model.
+            batch: most samples in one forward pass.
+            seed: the run's, so that what the layout leaves out (frozen parameters) is as in training.
+            norm: how the method keeps batch-norm statistics.
+            calibration: inputs that static batch norm builds its statistics from; without any it uses batch statistics.
+        """
         self.task, self.layout, self.batch = task, layout, batch
         device = task.test[0].device
         self.module = task.initial_model(seed).to(device).eval()
@@ -36,25 +57,54 @@ class Evaluator:
         self.buffers = torch.zeros(layout.buffer_size, dtype=layout.dtype, device=device)
         layout.bind(self.module, self.flat, self.buffers)
         self._norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self._norm: Norm = "batch" if norm == "static" and calibration is None else norm
+        self._calibration = calibration
 
     def test(self, model: Tensor, buffers: Tensor) -> Score:
         """Score on the test set."""
-        return self._score(model, buffers, self.task.test)
+        if not self._norms or self._norm in ("running", "per_width"):
+            return self._score(model, buffers, self.task.test)
+        if self._norm == "batch":
+            with self._batch_statistics():
+                return self._score(model, buffers, self.task.test)
+        return self._score(model, self._built_statistics(model), self.task.test)
 
     def validate(self, model: Tensor, buffers: Tensor, samples: Samples) -> float:
         """Metric on `samples`, with batch statistics in batch-norm layers."""
+        with self._batch_statistics():
+            return self._score(model, buffers, samples).accuracy
+
+    @contextmanager
+    def _batch_statistics(self) -> Iterator[None]:
         for norm in self._norms:
             norm.train()
         try:
-            return self._score(model, buffers, samples).accuracy
+            yield
         finally:
             for norm in self._norms:
                 norm.eval()
 
     @torch.no_grad()
+    def _built_statistics(self, model: Tensor) -> Tensor:
+        """Batch-norm statistics of `model` from one pass over the calibration inputs (HeteroFL's static batch norm)."""
+        assert self._calibration is not None
+        self.flat.copy_(model)
+        momenta = [norm.momentum for norm in self._norms]
+        for norm in self._norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain mean over the batches
+        with self._batch_statistics():
+            for inputs in torch.tensor_split(self._calibration, math.ceil(len(self._calibration) / self.batch)):
+                self.module(self.task.inputs(inputs))
+        for norm, momentum in zip(self._norms, momenta, strict=True):
+            norm.momentum = momentum
+        return self.buffers.clone()
+
+    @torch.no_grad()
     def _score(self, model: Tensor, buffers: Tensor, samples: Samples) -> Score:
         self.flat.copy_(model)
-        self.buffers.copy_(buffers)
+        # Where statistics are kept per width, those of the whole model come last.
+        self.buffers.copy_(buffers[len(buffers) - len(self.buffers) :])
         hits = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         count = 0

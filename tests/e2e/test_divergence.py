@@ -26,14 +26,14 @@ def _rows(run: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "wall"} for row in rows]
 
 
-# The rate grows by 1.26 a tick: well for a while, huge but finite weights then, at last none.
-GROWING = {"learning_rate": 0.5, "batch_size": 10, "steps": 2, "schedule": {"kind": "steps", "at": [6], "by": 1e18}}
+# Six good ticks, then a rate that no weight survives.
+JUMPING = {"learning_rate": 0.5, "batch_size": 10, "steps": 2, "schedule": {"kind": "steps", "at": [6], "by": 1e18}}
 
 
 @pytest.mark.parametrize("method", ["fedgmr", "fedasync", "fedavg"])
 def test_divergence_is_told_and_recorded(method: str, fedgmr: Command) -> None:
     seconds = 3000.0 if method == "fedavg" else 600.0
-    data = recipe("dense", method, seconds=seconds, training=GROWING, evaluation={"every_seconds": 1.0})
+    data = recipe("dense", method, seconds=seconds, training=JUMPING, evaluation={"every_seconds": 1.0})
     write_recipe(fedgmr.folder / "r.json", data)
     ended = fedgmr("run", "r.json", "output=run")
     assert ended.code == 3

@@ -88,7 +88,7 @@ def test_the_settings_would_run_otherwise(fedgmr: Command) -> None:
         (["run", "r.json", "output="], "output is empty"),
         (["run", "r.json", "output=r.json"], "output is 'r.json', which is a file"),
         (["run", "broken.json"], "broken.json, line 1, column 2 is not valid JSON"),
-        (["run", "broken.yaml"], "broken.yaml, line 1"),
+        (["run", "broken.yaml"], "broken.yaml, line 2, column 1 is not valid YAML"),
         (["run", "list.yaml"], "write a mapping of keys to values"),
         (["run", "twice.yaml"], "'seconds' appears twice"),
         (["resume", "missing"], "'missing' is not a run directory"),

@@ -142,7 +142,7 @@ def test_killed_while_resuming(fedgmr: Command, undisturbed: Callable[[str], Any
 
 def test_killed_from_outside(fedgmr: Command) -> None:
     """The real command, killed by another process at the sight of its second checkpoint."""
-    _kill_from_outside(fedgmr, recipe("dropped", seconds=9000.0), delay=0.0)
+    _kill_from_outside(fedgmr, recipe("dropped", seconds=4000.0), delay=0.0)
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def network(
     settings = NetworkSettings(server_rate=2.0, compute_seconds=0.5, noise=noise, cut_through=cut_through)
     made = Network(settings, links, RoundSizes(), ims=ims, seed=seed, scale=scale)
     if known:
-        made.known_maps = {client: (0, 2) for client in range(len(links))}
+        made.known_maps = dict.fromkeys(range(len(links)), (0, 2))
     return made
 
 
@@ -89,7 +89,11 @@ def test_with_ims_each_increment_leaves_once() -> None:
     assert arrivals(trips) == [2 + 0.5 + 0.5, 3 + 1 + 2, 12 + 0.5 + 1]
     assert net.server_bytes == 6 * MIB
     assert net.uplink_free == 3.0
-    assert {(t.client, t.down, t.up) for t in trips} == {(0, 2 * MIB, 2 * MIB), (1, 6 * MIB, 6 * MIB), (2, 6 * MIB, 6 * MIB)}
+    assert {(t.client, t.down, t.up) for t in trips} == {
+        (0, 2 * MIB, 2 * MIB),
+        (1, 6 * MIB, 6 * MIB),
+        (2, 6 * MIB, 6 * MIB),
+    }
 
 
 def test_without_ims_each_client_is_sent_its_own() -> None:

@@ -32,7 +32,13 @@ PREVIOUS = torch.tensor([7.0, 7.0, 7.0])
 
 
 def contribution(
-    client: int, values: list[float], *, level: int = 0, levels: LevelMap, buffers: Sequence[float] = (), version: int = 0
+    client: int,
+    values: list[float],
+    *,
+    level: int = 0,
+    levels: LevelMap,
+    buffers: Sequence[float] = (),
+    version: int = 0,
 ) -> Contribution:
     return Contribution(
         client=client,
@@ -230,7 +236,13 @@ def merges(draw: st.DrawFn) -> tuple[Merge, Tensor, Tensor, Tensor, Tensor]:
         weights=dict(enumerate(weights)),
         clients=draw(st.integers(len(contributions), 10)),
     )
-    return merge, torch.stack(dense), torch.stack(masks), torch.tensor(weights, dtype=torch.float64), torch.stack(starts)
+    return (
+        merge,
+        torch.stack(dense),
+        torch.stack(masks),
+        torch.tensor(weights, dtype=torch.float64),
+        torch.stack(starts),
+    )
 
 
 @settings(deadline=None, max_examples=100)

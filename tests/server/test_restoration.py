@@ -120,13 +120,12 @@ def test_which_levels_are_measured() -> None:
         (0.8, 1.0),
         (1.0, 1.0),
         (1.5, 1.0),
-        (3 * 0.2, 0.5),  # 0.6000000000000001
-        (0.3 * 2, 0.5),
-        (1 - 0.8 + 0.4, 0.5),  # 0.6 less a rounding error
+        (math.nextafter(0.6, 0), 0.5),  # 0.6 less a rounding error
+        (math.nextafter(0.6, 1), 0.5),
     ],
 )
 def test_the_fixed_time_floor(progress: float, floor: float) -> None:
-    levels = {client: level for client, level in enumerate(range(5))}
+    levels = dict(enumerate(range(5)))
     check = Check(ladder=PAPER, levels=levels, detectors={}, metrics={}, progress=progress)
     after = levels | FixedTime().restore(check)
     assert [PAPER[after[client]] for client in levels] == [max(preset, floor) for preset in PAPER]

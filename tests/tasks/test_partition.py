@@ -1,5 +1,6 @@
 """Who has which samples, and in which order a client walks them."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -87,7 +88,8 @@ def test_dirichlet_redraws_until_everybody_has_enough() -> None:
 
 def test_dirichlet_with_more_samples_asked_for_than_there_are() -> None:
     with pytest.raises(
-        ValueError, match=r"partition\.min_samples is 11: 10 clients need 110 samples, there are 100; lower it or use fewer"
+        ValueError,
+        match=r"partition\.min_samples is 11: 10 clients need 110 samples, there are 100; lower it or use fewer",
     ):
         Dirichlet(min_samples=11).deal(pool(100))
 
@@ -126,13 +128,15 @@ def test_users_that_do_not_suffice() -> None:
         ByUser().deal(pool(18, users=np.arange(18) % 9))
     with pytest.raises(ValueError, match="it needs a user id per sample, which this task has not"):
         ByUser().deal(pool(18))
-    with pytest.raises(ValueError, match=r"partition\.min_samples is 30: the by_user partition leaves a client 20 samples"):
+    with pytest.raises(
+        ValueError, match=r"partition\.min_samples is 30: the by_user partition leaves a client 20 samples"
+    ):
         ByUser(min_samples=30).deal(pool(40, clients=2, users=np.arange(40) // 20))
 
 
 def order(*sizes: int, seed: int = 0, batch_size: int = 4) -> SampleOrder:
     starts = np.cumsum([0, *sizes])
-    parts = [np.arange(a, b) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    parts = [np.arange(a, b) for a, b in itertools.pairwise(starts)]
     return SampleOrder(parts, seed=seed, batch_size=batch_size)
 
 

@@ -1,0 +1,173 @@
+"""Sub-models by channel width (sections 2.0, 2.3-2.5): prefixes (HeteroFL, FjORD) and the rolling window (FedRolex).
+
+A width keeps the same share of the channels of every group. Clients are given densities, fractions of all
+coordinates, so `solve_widths` finds the width that comes nearest to each. Prefixes of one rolled order are nested,
+hence a level map like any other: a coordinate's level is the highest of its channels' levels.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedgmr.submodels.channels import Axis, ChannelPlan, Group
+from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
+from fedgmr.submodels.rankings import Standing
+
+_NOISE = 1e-9  # a product such as 0.07 · 100 = 7.000000000000001 still means 7 channels
+
+
+def kept_channels(size: int, heads: int, width: float, shift: int) -> Tensor:
+    """Int64, ascending: the channels of a group that a width keeps.
+
+    Args:
+        size: channels of the group; of each head, the same channels are kept.
+        heads: 1 where the group has no heads.
+        width: share to keep, in (0, 1]; rounded up, so at least one channel (of each head) stays.
+        shift: S = {(j - shift) mod C : j < ⌈width·C⌉} with C = size / heads (FedRolex); 0 is the prefix (HeteroFL).
+    """
+    if not 0 < width <= 1:
+        raise ValueError(f"width is {width}: give a share of the channels above 0, at most 1.")
+    channels = size // heads
+    window = (torch.arange(_count(channels, width)) - shift) % channels
+    return (torch.arange(heads).view(-1, 1) * channels + window.sort().values).view(-1)
+
+
+def solve_widths(plan: ChannelPlan, layout: Layout, ladder: Sequence[float]) -> tuple[float, ...]:
+    """For each density the width whose kept fraction of all coordinates is nearest (the smaller of two equally near).
+
+    The fraction is a step function of the width; returned is the largest width of the nearest step.
+
+    Raises:
+        ValueError: two densities of the ladder come to the same sub-model.
+    """
+    steps = check_ladder(ladder)
+    free = [group.size // group.heads for group in plan.groups if not group.fixed]
+    # The fraction changes only where some group gains a channel: these widths are all there is to choose from.
+    widths = np.unique(np.concatenate([[1.0], *(np.arange(1, size + 1) / size for size in free)]))
+    counts = _kept_coordinates(plan, layout, widths)
+    targets = np.array(steps) * layout.size
+    above = np.searchsorted(counts, targets).clip(max=len(counts) - 1)
+    below = (above - 1).clip(min=0)
+    nearest = counts[np.where(targets - counts[below] <= counts[above] - targets, below, above)]
+    for level in range(1, len(steps)):
+        if nearest[level] <= nearest[level - 1]:
+            raise ValueError(
+                f"The densities {steps[level - 1]} and {steps[level]} come to the same width, which keeps "
+                f"{nearest[level]} of {layout.size} coordinates: leave one out of the ladder, or widen the model."
+            )
+    return tuple(float(width) for width in widths[np.searchsorted(counts, nearest, side="right") - 1])
+
+
+def width_levels(
+    plan: ChannelPlan, layout: Layout, widths: Sequence[float], shift: int = 0, *, ladder: Sequence[float] | None = None
+) -> LevelMap:
+    """The level map of nested widths; tensors that meet no sliced channel are level 0.
+
+    Args:
+        plan: the model's channels.
+        layout: the same model's layout.
+        widths: one per level, increasing.
+        shift: how far the kept channels are rolled, see `kept_channels`.
+        ladder: the nominal densities of the levels; the fractions that the widths really keep where it is left out.
+    """
+    if ladder is None:
+        ladder = (_kept_coordinates(plan, layout, np.array(widths)) / layout.size).tolist()
+    steps = check_ladder(ladder)
+    if len(widths) != len(steps):
+        raise ValueError(f"There are {len(widths)} widths for {len(steps)} densities: give one width per density.")
+    channels = [_channel_levels(group, widths, shift) for group in plan.groups]
+    levels = torch.empty(layout.size, dtype=torch.uint8)
+    for place in layout.parameters:
+        # From the last dimension to the first, so that the one large outer maximum runs along long rows.
+        inner = torch.zeros(1, dtype=torch.uint8)
+        for length, axis in zip(place.shape[:0:-1], plan.axes[place.name][:0:-1], strict=True):
+            inner = torch.maximum(_levels_along(length, axis, channels).view(-1, 1), inner).view(-1)
+        outer = _levels_along(place.shape[0], plan.axes[place.name][0], channels) if place.shape else inner
+        torch.maximum(outer.view(-1, 1), inner, out=levels[place.start : place.stop].view(-1, len(inner)))
+    return LevelMap(levels, steps, implied=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WidthPrefix:
+    """The first channels of every group (HeteroFL, FjORD)."""
+
+    kind: ClassVar[str] = "width_prefix"
+
+    def rank(self, standing: Standing) -> LevelMap:
+        """The level map of the widths nearest to the ladder's densities."""
+        return _rank(self.kind, standing, shift=0)
+
+    def due(self, tick: int, interval: int) -> bool:
+        """Never again."""
+        return False
+
+    def ladder(self, ladder: Ladder) -> Ladder:
+        """The densities stay nominal; the map's sizes say what is really kept."""
+        return ladder
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollingWindow:
+    """A window that moves on by one channel of every group at each tick (FedRolex)."""
+
+    kind: ClassVar[str] = "rolling_window"
+
+    def rank(self, standing: Standing) -> LevelMap:
+        """The level map of the widths nearest to the ladder's densities, rolled to this tick."""
+        return _rank(self.kind, standing, shift=standing.tick)
+
+    def due(self, tick: int, interval: int) -> bool:
+        """At every tick."""
+        return True
+
+    def ladder(self, ladder: Ladder) -> Ladder:
+        """The densities stay nominal; the map's sizes say what is really kept."""
+        return ladder
+
+
+def _rank(kind: str, standing: Standing, shift: int) -> LevelMap:
+    if standing.plan is None:
+        raise ValueError(f"The ranking {kind} needs the model's channels: give the standing a plan (follow_channels).")
+    widths = solve_widths(standing.plan, standing.layout, standing.ladder)
+    ranked = width_levels(standing.plan, standing.layout, widths, shift, ladder=standing.ladder)
+    return replace(ranked, levels=ranked.levels.to(standing.model.device))
+
+
+def _count(channels: int, width: float) -> int:
+    return max(1, math.ceil(width * channels - _NOISE))
+
+
+def _kept_coordinates(plan: ChannelPlan, layout: Layout, widths: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """How many coordinates each width keeps."""
+    kept = []
+    for group in plan.groups:
+        channels = group.size // group.heads
+        counts = np.ceil(widths * channels - _NOISE).clip(min=1).astype(np.int64)
+        kept.append(group.heads * (np.full_like(counts, channels) if group.fixed else counts))
+    total = np.zeros(len(widths), dtype=np.int64)
+    for place in layout.parameters:
+        count = np.ones(len(widths), dtype=np.int64)
+        for length, axis in zip(place.shape, plan.axes[place.name], strict=True):
+            count *= length if axis is None else kept[axis.group] * (axis.repeat * axis.stacks)
+        total += count
+    return total
+
+
+def _channel_levels(group: Group, widths: Sequence[float], shift: int) -> Tensor:
+    """Uint8 [size]: the smallest level whose width keeps the channel."""
+    levels = torch.full((group.size,), 0 if group.fixed else len(widths), dtype=torch.uint8)
+    if not group.fixed:
+        for level in reversed(range(len(widths))):
+            levels[kept_channels(group.size, group.heads, widths[level], shift)] = level
+    return levels
+
+
+def _levels_along(length: int, axis: Axis | None, channels: Sequence[Tensor]) -> Tensor:
+    return torch.zeros(length, dtype=torch.uint8) if axis is None else axis.spread(channels[axis.group])

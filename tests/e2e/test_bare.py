@@ -1,0 +1,58 @@
+"""Where only torch and numpy are installed, a JSON recipe runs and resumes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from e2e.command import Command, spawn, write_recipe
+from e2e.recipes import RECIPES
+
+# Imported by Python itself at its start, from the first place on the path.
+BLOCKER = """
+import sys
+
+BLOCKED = {"yaml", "matplotlib", "mlxtend", "safetensors", "flwr", "pandas", "scipy", "sklearn"}
+
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def test_torch_and_numpy_are_enough(fedgmr: Command, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder, blocked = fedgmr.folder, tmp_path_factory.mktemp("blocked")
+    (blocked / "sitecustomize.py").write_text(BLOCKER)
+    write_recipe(folder / "r.json", RECIPES["fedgmr"])
+    (folder / "shown.json").write_text(fedgmr("show", "r.json", "--json").out)
+
+    def run(*words: str) -> str:
+        process = spawn(*words, folder=folder, path=blocked)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert "warning" not in err
+        return out
+
+    out = run("run", "shown.json", "output=run", "checkpoint.every=4")
+    assert "no report: the package matplotlib" in out
+    recipe = folder / "run" / "recipe.yaml"
+    assert json.loads(recipe.read_text())["checkpoint"]["every"] == 4  # JSON, for want of YAML
+    whole = _left(folder / "run")
+
+    for name in ("summary.json", "model.safetensors"):  # as if it had been interrupted
+        (folder / "run" / name).unlink()
+    run("resume", "run")
+    assert _left(folder / "run") == whole
+    assert fedgmr("run", "r.json", "output=full").code == 0
+    assert _left(folder / "full") == whole
+
+
+def _left(run: Path) -> tuple[bytes, list[dict[str, object]]]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return (run / "model.safetensors").read_bytes(), [{**row, "wall": 0} for row in rows]

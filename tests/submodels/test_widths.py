@@ -1,0 +1,236 @@
+"""Widths: kept channels by hand, the width nearest to a density, and levels of weights, biases and norms."""
+
+import time
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedgmr.submodels.channels import ChannelPlan, follow_channels
+from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.levels import LevelMap
+from fedgmr.submodels.rankings import Standing
+from fedgmr.submodels.widths import RollingWindow, WidthPrefix, kept_channels, solve_widths, width_levels
+from fedgmr.tasks.models.conv2 import Conv2
+
+LADDER = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def vgg11() -> nn.Sequential:
+    layers: list[nn.Module] = []
+    before = 3
+    for width in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0):
+        layers += [nn.Conv2d(before, width, 3, padding=1), nn.ReLU()] if width else [nn.MaxPool2d(2)]
+        before = width or before
+    linear = (nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    return nn.Sequential(*layers, nn.Flatten(), *linear)
+
+
+class Block(nn.Module):
+    """Two convolutions with batch norm beside a shortcut."""
+
+    def __init__(self, before: int, width: int) -> None:
+        super().__init__()
+        stride = 1 if before == width else 2
+        self.inner = nn.Sequential(
+            *(nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
+            *(nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)),
+        )
+        down = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+        self.shortcut = nn.Identity() if before == width else down
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.inner(x) + self.shortcut(x))
+
+
+def resnet18() -> nn.Sequential:
+    stem = (nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    blocks = [Block(a, b) for a, b in pairwise((64, 64, 64, 128, 128, 256, 256, 512, 512))]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 100))
+
+
+def followed(model: nn.Module) -> tuple[ChannelPlan, Layout]:
+    return follow_channels(model), Layout.of(model)
+
+
+def by_tensor(levels: LevelMap, layout: Layout) -> dict[str, list[object]]:
+    return {p.name: levels.levels[p.start : p.stop].view(p.shape).tolist() for p in layout.parameters}
+
+
+def test_a_prefix() -> None:
+    assert kept_channels(8, 1, 0.5, 0).tolist() == [0, 1, 2, 3]
+    assert kept_channels(7, 1, 0.5, 0).tolist() == [0, 1, 2, 3]  # rounded up
+    assert kept_channels(8, 1, 0.01, 0).tolist() == [0]
+    assert kept_channels(8, 1, 1.0, 5).tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(("width", "size", "count"), [(0.07, 100, 7), (0.3, 10, 3), (0.1 + 0.2, 10, 3), (1 / 49, 49, 1)])
+def test_float_noise_adds_no_channel(width: float, size: int, count: int) -> None:
+    assert len(kept_channels(size, 1, width, 0)) == count
+
+
+def test_the_window_rolls_down_and_wraps() -> None:
+    windows = [kept_channels(5, 1, 0.4, shift).tolist() for shift in range(6)]
+    assert windows == [[0, 1], [0, 4], [3, 4], [2, 3], [1, 2], [0, 1]]
+
+
+def test_every_head_keeps_the_same_subset() -> None:
+    assert kept_channels(12, 3, 0.5, 0).tolist() == [0, 1, 4, 5, 8, 9]
+    assert kept_channels(12, 3, 0.5, 1).tolist() == [0, 3, 4, 7, 8, 11]  # each head modulo its own four
+    assert kept_channels(12, 3, 0.01, 0).tolist() == [0, 4, 8]
+
+
+@pytest.mark.parametrize("width", [0.0, 1.01, -1.0])
+def test_widths_are_shares(width: float) -> None:
+    with pytest.raises(ValueError, match="width is"):
+        kept_channels(8, 1, width, 0)
+
+
+# Section 2.0's table: width and kept fraction by density. Its widths have three decimals; ours is the largest of the step.
+TABLE = {
+    "conv2": ((0.213, 0.306, 0.438, 0.703, 1.0), (0.0500, 0.1000, 0.2033, 0.4986, 1.0)),
+    "vgg11": ((0.221, 0.314, 0.445, 0.705, 1.0), (0.0498, 0.1004, 0.2007, 0.5003, 1.0)),
+    "resnet18": ((0.219, 0.313, 0.443, 0.703, 1.0), (0.0503, 0.1009, 0.2000, 0.4999, 1.0)),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "coordinates"),
+    [(Conv2, 6_603_710), (vgg11, 9_750_922), (resnet18, 11_227_812)],
+)
+def test_widths_of_the_papers_nets(model: type[nn.Module], coordinates: int) -> None:
+    widths, fractions = TABLE[model.__name__.lower()]
+    plan, layout = followed(model())
+    assert layout.size == coordinates
+    solved = solve_widths(plan, layout, LADDER)
+    assert solved == pytest.approx(widths, abs=0.0025)
+    kept = [size / coordinates for size in width_levels(plan, layout, solved).sizes]
+    assert kept == pytest.approx(fractions, abs=6e-5)
+
+
+@pytest.mark.parametrize("density", [0.02, 0.11, 0.3, 0.45, 0.7, 0.99])
+def test_no_width_comes_nearer(density: float) -> None:
+    model = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 10), nn.Linear(10, 3))
+    plan, layout = followed(model)
+
+    def kept(width: float) -> int:
+        return width_levels(plan, layout, [width]).sizes[0]
+
+    (solved,) = solve_widths(plan, layout, [density])
+    distances = [abs(kept(width / 1000) - density * layout.size) for width in range(1, 1001)]
+    assert abs(kept(solved) - density * layout.size) == min(distances)
+    assert kept(min(1.0, solved + 1e-6)) > kept(solved) or solved == 1.0
+
+
+def test_densities_that_fall_together_are_named() -> None:
+    plan, layout = followed(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+    with pytest.raises(ValueError, match=r"0\.1 and 0\.2 come to the same width"):
+        solve_widths(plan, layout, (0.1, 0.2, 1.0))
+    plan, layout = followed(nn.Linear(4, 2))  # nothing to slice
+    with pytest.raises(ValueError, match=r"0\.5 and 1\.0"):
+        solve_widths(plan, layout, (0.5, 1.0))
+    assert solve_widths(plan, layout, (1.0,)) == (1.0,)
+
+
+def test_levels_of_weights_biases_norms_and_flattened_columns() -> None:
+    # Four channels of two pixels each, three hidden units, two classes; half a width keeps 2 channels and 2 units.
+    model = nn.Sequential(
+        *(nn.Conv1d(1, 4, 1), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(8, 3), nn.Linear(3, 2)),
+    )
+    plan, layout = followed(model)
+    levels = width_levels(plan, layout, (0.5, 1.0), ladder=(0.3, 1.0))
+    assert levels.ladder == (0.3, 1.0)
+    assert levels.implied
+    kept, cut = [0, 0, 0, 0, 1, 1, 1, 1], [1] * 8
+    assert by_tensor(levels, layout) == {
+        "0.weight": [[[0]], [[0]], [[1]], [[1]]],
+        "0.bias": [0, 0, 1, 1],
+        "1.weight": [0, 0, 1, 1],
+        "1.bias": [0, 0, 1, 1],
+        "4.weight": [kept, kept, cut],
+        "4.bias": [0, 0, 1],
+        "5.weight": [[0, 0, 1], [0, 0, 1]],
+        "5.bias": [0, 0],
+    }
+    assert levels.sizes == (2 + 2 + 2 + 2 + 8 + 2 + 4 + 2, layout.size)
+    assert width_levels(plan, layout, (0.5, 1.0)).ladder == (24 / layout.size, 1.0)  # what is really kept
+
+
+def test_rolled_levels() -> None:
+    # At shift 1 half of four channels is {0, 3} and half of three is {0, 2}: columns 0, 1, 6, 7 of rows 0 and 2.
+    model = nn.Sequential(nn.Conv1d(1, 4, 1), nn.Flatten(), nn.Linear(8, 3), nn.Linear(3, 2))
+    plan, layout = followed(model)
+    found = by_tensor(width_levels(plan, layout, (0.5, 1.0), 1), layout)
+    assert found["0.bias"] == [0, 1, 1, 0]
+    assert found["2.weight"] == [[0, 0, 1, 1, 1, 1, 0, 0], [1] * 8, [0, 0, 1, 1, 1, 1, 0, 0]]
+    assert found["3.weight"] == [[0, 1, 0], [0, 1, 0]]
+
+
+def test_levels_of_attention() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.classify = nn.Embedding(3, 4), nn.Linear(4, 3)
+            self.attend = nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.tokens(tokens)
+            return self.classify(self.attend(x, x, x)[0])
+
+    plan, layout = followed(Attention())
+    found = by_tensor(width_levels(plan, layout, (0.5, 1.0)), layout)
+    assert found["tokens.weight"] == [[0, 0, 1, 1]] * 3
+    # The first of both dimensions of both heads, in queries, keys and values; the first two embedding columns.
+    assert found["attend.in_proj_bias"] == [0, 1, 0, 1] * 3
+    assert found["attend.in_proj_weight"] == [[0, 0, 1, 1], [1] * 4] * 6
+    assert found["attend.out_proj.weight"] == [[0, 1, 0, 1]] * 2 + [[1] * 4] * 2
+    assert found["classify.bias"] == [0, 0, 0]
+
+
+def test_channels_past_the_last_width_are_in_no_sub_model() -> None:
+    plan, layout = followed(nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1)))
+    levels = width_levels(plan, layout, (0.25, 0.5))
+    assert by_tensor(levels, layout)["0.bias"] == [0, 1, 2, 2]
+
+
+def test_one_width_per_density() -> None:
+    plan, layout = followed(nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1)))
+    with pytest.raises(ValueError, match="2 widths for 1 densities"):
+        width_levels(plan, layout, (0.5, 1.0), ladder=(1.0,))
+
+
+def test_rankings_by_width() -> None:
+    model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
+    plan, layout = followed(model)
+    at = Standing(layout=layout, ladder=(0.5, 1.0), model=layout.flatten(model), tick=1, plan=plan)
+    # Two of four channels keep 7 of 13 coordinates, one keeps 4: two are nearer to 6.5.
+    prefix, rolling = WidthPrefix().rank(at), RollingWindow().rank(at)
+    assert by_tensor(prefix, layout)["0.bias"] == [0, 0, 1, 1]
+    assert by_tensor(rolling, layout)["0.bias"] == [0, 1, 1, 0]
+    assert prefix.ladder == rolling.ladder == (0.5, 1.0)
+    assert prefix.implied
+    assert rolling.implied
+    assert prefix.sizes == rolling.sizes == (7, 13)
+    assert [WidthPrefix().due(tick, 1) for tick in range(3)] == [False] * 3
+    assert [RollingWindow().due(tick, 25) for tick in range(3)] == [True] * 3
+    assert WidthPrefix().ladder(LADDER) == RollingWindow().ladder(LADDER) == LADDER
+
+
+@pytest.mark.parametrize("ranking", [WidthPrefix(), RollingWindow()])
+def test_a_ranking_by_width_needs_the_channels(ranking: WidthPrefix | RollingWindow) -> None:
+    model = nn.Linear(1, 4)
+    layout = Layout.of(model)
+    with pytest.raises(ValueError, match=f"{ranking.kind} needs the model's channels"):
+        ranking.rank(Standing(layout=layout, ladder=LADDER, model=layout.flatten(model)))
+
+
+def test_a_map_is_made_in_no_time() -> None:
+    plan, layout = followed(Conv2())
+    taken = []
+    for shift in range(3):
+        start = time.perf_counter()
+        width_levels(plan, layout, solve_widths(plan, layout, LADDER), shift, ladder=LADDER)
+        taken.append(time.perf_counter() - start)
+    assert min(taken) < 0.1
