@@ -179,12 +179,12 @@ class Run:
         ]
 
 
-def time_pair(small: Case, large: Case) -> tuple[Run, Run]:
-    """Both runs in turns, until `large` has its updates."""
+def time_pair(small: Case, large: Case, *, turn: int = TURN) -> tuple[Run, Run]:
+    """Both runs in turns of so many updates, until `large` has its updates."""
     runs = [Run(objects(case, synthetic(case.net, case.clients))) for case in (small, large)]
     while runs[1].done < large.updates:
         for run in runs:
-            run.turn(TURN)
+            run.turn(turn)
     return runs[0], runs[1]
 
 

@@ -1,9 +1,9 @@
 """Your own method: a ranking written here, composed with built-in parts. Needs the extra `demo`; takes seconds.
 
-Run it with `python examples/own_method.py`. In a recipe it goes by its import path, `method: own_method:last_layer_first`;
-from the command line, started in this directory:
-`python -m fedgmr run quickstart method=own_method:last_layer_first seconds=300`. The fields of the ranking are keys of the
-recipe: `method.ranking.favour=2` may follow.
+Run it with `python examples/own_method.py`. In a recipe it goes by its import path, as in
+`method: own_method:last_layer_first`, and so it does on the command line, started in this directory:
+`python -m fedgmr run quickstart method=own_method:last_layer_first seconds=300`. The fields of the ranking are
+keys of the recipe: `method.ranking.favour=2` may follow.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class LastLayerFirst:
     """The largest weights of every layer, and most of the last layer even in the smallest sub-model."""
 
     kind: ClassVar[str] = "last_layer_first"
-    favour: float = field(default=10.0, metadata={"above": 0, "help": "how much more a weight of the last layer counts"})
+    favour: float = field(default=10.0, metadata={"above": 0, "help": "what a weight of the last layer counts"})
 
     def rank(self, standing: Standing) -> LevelMap:
         """By magnitude relative to the tensor's mean, so that no layer is lost for having small weights."""

@@ -29,6 +29,7 @@ from fedgmr.training.bench import Bench, MaskedBench
 from fedgmr.training.evaluation import Evaluator
 from fedgmr.training.executors import SequentialExecutor
 from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.sliced_bench import SlicedBench
 
 _PERIOD_MARGIN = 1.10
 _EVALUATION_PERIODS = 10
@@ -123,8 +124,6 @@ def make_bench(
 ) -> Bench:
     """Where a client of this method trains: small modules for sub-models by width, a masked one otherwise."""
     if method.by_width:
-        from fedgmr.training.sliced_bench import SlicedBench
-
         assert plan is not None
         return SlicedBench(model, layout, plan, method.levels_in_ladder, method.local, device)
     return MaskedBench(model, layout, device)

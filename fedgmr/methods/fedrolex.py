@@ -13,12 +13,12 @@ from fedgmr.training.rules import WidthSGD
 
 
 def fedrolex() -> Method:
-    """Rolling width windows with scaler, masked loss and label-aware averaging, synchronous."""
+    """Rolling width windows with masked loss and label-aware averaging, synchronous."""
     return Method(
         name="fedrolex",
         title="FedRolex",
         ranking=RollingWindow(),
-        local=WidthSGD(scaler=True, masked_loss=True, norm="batch"),
+        local=WidthSGD(scaler=False, masked_loss=True, norm="batch"),
         aggregation=LabelAware(),
         coordination=Synchronous(),
     )

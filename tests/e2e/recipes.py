@@ -39,6 +39,7 @@ def cohort() -> dict[str, Any]:
         method,  # type: ignore[arg-type]
         fleet={**FLEET, "absences": absences},
         participation={"count": 3},
+        checkpoint={"every": 2, "keep": 100},
         evaluation={"every_seconds": 40.0, "validation": "clients"},
         partition={"kind": "dirichlet", "alpha": 1.0, "min_samples": 10},
     )
@@ -46,6 +47,6 @@ def cohort() -> dict[str, Any]:
 
 RECIPES = {
     "fedgmr": recipe("dropped", "fedgmr"),  # semi-asynchronous, batch norm, dropout
-    "fedasync": recipe("normed", "fedasync", seconds=150.0, checkpoint={"every": 3}),
+    "fedasync": recipe("normed", "fedasync", seconds=150.0, checkpoint={"every": 3, "keep": 100}),
     "cohort": cohort(),
 }

@@ -10,7 +10,7 @@ from e2e.recipes import recipe
 
 def test_interrupt_and_resume(fedgmr: Command) -> None:
     folder = fedgmr.folder
-    write_recipe(folder / "r.json", recipe("dropped", seconds=3000.0))
+    write_recipe(folder / "r.json", recipe("dropped", seconds=2500.0))
     process = spawn("run", "r.json", "output=run", folder=folder)
     while not list((folder / "run" / "checkpoints").glob("tick-*")):
         assert process.poll() is None, process.communicate()

@@ -30,7 +30,7 @@ WRITES = [
 
 
 def left_by(run: Path) -> tuple[Any, ...]:
-    """All that a finished run leaves, but for the host's clock and the command's words."""
+    """All that a finished run leaves, checkpoints included, but for the host's clock and the command's words."""
     tensors = {name: (a.dtype, a.shape, a.tobytes()) for name, a in load_file(run / "model.safetensors").items()}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     metrics = [{name: value for name, value in row.items() if name != "wall"} for row in rows]
@@ -38,7 +38,7 @@ def left_by(run: Path) -> tuple[Any, ...]:
     assert summary.pop("wall_seconds") >= 0
     assert summary["versions"].pop("command").startswith(("fedgmr", "__main__.py"))
     assert summary["status"] == "finished"
-    return tensors, metrics, summary
+    return tensors, metrics, summary, {path.name: path.read_bytes() for path in _checkpoints(run)}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_killed_while_resuming(fedgmr: Command, undisturbed: Callable[[str], Any
 
 def test_killed_from_outside(fedgmr: Command) -> None:
     """The real command, killed by another process at the sight of its second checkpoint."""
-    _kill_from_outside(fedgmr, recipe("dropped", seconds=4000.0), delay=0.0)
+    _kill_from_outside(fedgmr, recipe("dropped", seconds=2500.0), delay=0.0)
 
 
 @pytest.mark.slow

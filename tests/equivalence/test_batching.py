@@ -9,8 +9,8 @@ from e2e import tiny
 
 from equivalence.runs import BRISK, drive, objects
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.experiments.assembly import Assembly
-from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.experiments.assembly import Assembly, assemble
+from fedgmr.training.executors import Executor
 
 SECONDS = {"fedgmr": 200.0, "fedgmr_without_restoration": 120.0, "fedavg": 700.0, "fedasync": 120.0}
 RULES: dict[str, dict[str, Any]] = {
@@ -22,16 +22,15 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 class InOrder:
-    """Trains the tasks of a batch in an order of its own, alternating between trainers."""
+    """Trains the tasks of a batch one by one in an order of its own, alternating between executors."""
 
-    def __init__(self, trainers: Sequence[LocalTrainer], arrange: Callable[[int], Sequence[int]]) -> None:
-        self.trainers, self.arrange = trainers, arrange
+    def __init__(self, executors: Sequence[Executor], arrange: Callable[[int], Sequence[int]]) -> None:
+        self.executors, self.arrange = executors, arrange
 
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
-        trained = {
-            i: self.trainers[place % len(self.trainers)].train(tasks[i])
-            for place, i in enumerate(self.arrange(len(tasks)))
-        }
+        trained = {}
+        for place, i in enumerate(self.arrange(len(tasks))):
+            (trained[i],) = self.executors[place % len(self.executors)].train([tasks[i]])
         return [trained[i] for i in range(len(tasks))]
 
 
@@ -39,8 +38,8 @@ class Ahead:
     """Trains tasks before they are asked for: at dispatch, or all that are in flight when the first is due."""
 
     def __init__(self, run: Assembly, *, at_dispatch: bool) -> None:
-        self.trainer, self.waiting, self.done = trainer(run), list[ClientTask](), dict[tuple[int, int], Update]()
-        self.early = 0
+        self.executor, self.early = another(run), 0
+        self.waiting, self.done = list[ClientTask](), dict[tuple[int, int], Update]()
         send = run.fleet.dispatch
 
         def dispatch(tasks: Sequence[ClientTask]) -> None:
@@ -58,17 +57,15 @@ class Ahead:
         return [self.done.pop((task.client, task.version)) for task in tasks]
 
     def _train_waiting(self) -> None:
-        for task in reversed(self.waiting):
-            self.done[task.client, task.version] = self.trainer.train(task)
+        tasks = self.waiting[::-1]
+        for task, update in zip(tasks, self.executor.train(tasks), strict=True):
+            self.done[task.client, task.version] = update
         self.waiting.clear()
 
 
-def trainer(run: Assembly) -> LocalTrainer:
-    """One more trainer like the run's own."""
-    own = run.fleet.executor.trainer  # type: ignore[attr-defined]
-    return LocalTrainer(
-        own.task, own.layout, own.order, steps=own.steps, seed=own.seed, rule=own.rule, held_out=own.held_out
-    )
+def another(run: Assembly) -> Executor:
+    """One more executor like the run's own."""
+    return assemble(run.recipe, run.task).fleet.executor
 
 
 def _shuffled(count: int) -> list[int]:
@@ -81,9 +78,9 @@ def _chunked(count: int) -> list[int]:
 
 
 EXECUTORS: dict[str, Callable[[Assembly], Any]] = {
-    "reversed": lambda run: InOrder([trainer(run)], lambda count: range(count - 1, -1, -1)),
-    "shuffled": lambda run: InOrder([trainer(run)], _shuffled),
-    "chunked": lambda run: InOrder([trainer(run), trainer(run)], _chunked),
+    "reversed": lambda run: InOrder([another(run)], lambda count: range(count - 1, -1, -1)),
+    "shuffled": lambda run: InOrder([another(run)], _shuffled),
+    "chunked": lambda run: InOrder([another(run), another(run)], _chunked),
     "at dispatch": lambda run: Ahead(run, at_dispatch=True),
     "all in flight": lambda run: Ahead(run, at_dispatch=False),
 }

@@ -6,6 +6,7 @@ import pytest
 
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import CLASSES, CONV2_PARAMETERS, FleetSettings, named_links
+from fedgmr.fleets.simulated import Absence
 
 DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05)
 
@@ -92,3 +93,12 @@ def test_contradictions(settings: dict[str, object], complaint: str) -> None:
 def test_as_many_densities_as_clients() -> None:
     with pytest.raises(ValueError, match=r"fleet\.densities has 2 entries: give one per client, 10"):
         FleetSettings(densities=(1.0, 0.5)).resolved_links()
+
+
+def test_absences_of_clients_there_are() -> None:
+    def absent(client: int) -> FleetSettings:
+        return FleetSettings(absences=(Absence(clients=(0, client), start=1.0, end=2.0),))
+
+    assert len(absent(9).resolved_links()) == 10
+    with pytest.raises(ValueError, match=r"fleet\.absences names client 10: give numbers from 0 to 9"):
+        absent(10).resolved_links()

@@ -164,6 +164,15 @@ def test_a_sum_of_outputs_has_two_heads() -> None:
     assert plan.heads == ("layers.one", "layers.two")
 
 
+def test_a_model_of_one_layer() -> None:
+    model = nn.Linear(3, 2)
+    plan = follow_channels(model)
+    assert sizes(plan) == [(3, True, 1), (2, True, 1)]
+    assert plan.axes == {"weight": (Axis(group=1), Axis(group=0)), "bias": (Axis(group=1),)}
+    assert plan.heads == ("",)
+    assert model.get_submodule("") is model
+
+
 def test_depthwise_convolutions_stay_in_their_group() -> None:
     model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, 3, groups=6), nn.AdaptiveAvgPool2d(2), nn.Flatten())
     plan = follow_channels(nn.Sequential(*model, nn.Linear(24, 2)))
@@ -177,7 +186,7 @@ def test_stored_tensors_line_up_from_the_right() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.shape, self.scale = nn.Parameter(torch.ones(4, 1, 1)), nn.Parameter(torch.ones(()))
-            self.wave = nn.Buffer(torch.ones(9, 4))
+            self.register_buffer("wave", torch.ones(9, 4))
             self.convolve, self.classify = nn.Conv2d(1, 4, 3), nn.Linear(4, 2)
 
         def forward(self, x: Tensor) -> Tensor:

@@ -65,7 +65,9 @@ def test_a_prefix() -> None:
     assert kept_channels(8, 1, 1.0, 5).tolist() == list(range(8))
 
 
-@pytest.mark.parametrize(("width", "size", "count"), [(0.07, 100, 7), (0.3, 10, 3), (0.1 + 0.2, 10, 3), (1 / 49, 49, 1)])
+@pytest.mark.parametrize(
+    ("width", "size", "count"), [(0.07, 100, 7), (0.3, 10, 3), (0.1 + 0.2, 10, 3), (1 / 49, 49, 1)]
+)
 def test_float_noise_adds_no_channel(width: float, size: int, count: int) -> None:
     assert len(kept_channels(size, 1, width, 0)) == count
 
@@ -87,7 +89,7 @@ def test_widths_are_shares(width: float) -> None:
         kept_channels(8, 1, width, 0)
 
 
-# Section 2.0's table: width and kept fraction by density. Its widths have three decimals; ours is the largest of the step.
+# Section 2.0's table: width and kept fraction by density. Its widths have three decimals; ours end their step.
 TABLE = {
     "conv2": ((0.213, 0.306, 0.438, 0.703, 1.0), (0.0500, 0.1000, 0.2033, 0.4986, 1.0)),
     "vgg11": ((0.221, 0.314, 0.445, 0.705, 1.0), (0.0498, 0.1004, 0.2007, 0.5003, 1.0)),

@@ -76,6 +76,12 @@ def test_a_small_alpha_is_skewed() -> None:
     assert skew(1000.0) < 0.15
 
 
+def test_dirichlet_shuffles_within_a_class() -> None:
+    one, two = Dirichlet(alpha=1000.0).deal(pool(clients=2, classes=1))
+    assert one.min() < two.min() + 40
+    assert one.max() > two.max() - 40
+
+
 def test_dirichlet_redraws_until_everybody_has_enough() -> None:
     for seed in range(5):
         loose = Dirichlet(alpha=0.3, min_samples=1).deal(pool(300, seed=seed))

@@ -258,10 +258,11 @@ def test_clients_report_the_metric_of_what_they_received() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.tensor([1.0]))
+            self.dropout = nn.Dropout(0.9)  # in training only: a report is made without
 
         def forward(self, inputs: Tensor) -> Tensor:
             assert inputs.shape[1] == 1
-            scores = inputs * self.weight
+            scores = self.dropout(inputs) * self.weight
             return torch.cat([torch.zeros_like(scores), scores], 1)
 
     inputs = torch.tensor([[1.0], [2.0], [-1.0], [3.0]] + [[1.0]] * 36)

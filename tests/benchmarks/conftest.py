@@ -1,0 +1,6 @@
+"""The benchmarks are scripts: they find each other because their folder is on the path, here as when they run."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
