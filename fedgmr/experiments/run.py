@@ -165,7 +165,7 @@ class _Execution:
         result = Result(
             recipe=recipe,
             history=History(self.recorder.rows),
-            model=self._named_model(),
+            model=self.assembly.evaluator.state(server.model, server.buffers),
             summary=self._summary("finished"),
         )
         if self.directory is not None:
@@ -221,15 +221,6 @@ class _Execution:
                 "wall": round(time.perf_counter() - self.began, 3),
             }
         )
-
-    def _named_model(self) -> dict[str, Tensor]:
-        server, layout = self.assembly.server, self.assembly.layout
-        model = {p.name: view.clone() for p, view in zip(layout.parameters, layout.views(server.model), strict=True)}
-        # Where statistics are kept per width, those of the whole model come last.
-        buffers = server.buffers[len(server.buffers) - layout.buffer_size :]
-        for place in layout.buffers:
-            model[place.name] = buffers[place.start : place.stop].view(place.shape).clone()
-        return model
 
     def _summary(self, status: str) -> dict[str, Any]:
         recipe, task, rows = self.assembly.recipe, self.assembly.task, self.recorder.rows

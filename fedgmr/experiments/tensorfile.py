@@ -23,6 +23,8 @@ _TYPES = {
     torch.float16: ("F16", np.float16),
     torch.uint8: ("U8", np.uint8),
     torch.int64: ("I64", np.int64),
+    torch.int32: ("I32", np.int32),
+    torch.bool: ("BOOL", np.bool_),
 }
 _BY_NAME = {name: (dtype, array_type) for dtype, (name, array_type) in _TYPES.items()}
 _MOST_HEADER = 100 * 2**20

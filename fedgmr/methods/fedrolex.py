@@ -18,7 +18,7 @@ def fedrolex() -> Method:
         name="fedrolex",
         title="FedRolex",
         ranking=RollingWindow(),
-        local=WidthSGD(scaler=False, masked_loss=True, norm="batch"),
+        local=WidthSGD(norm="batch"),
         aggregation=LabelAware(),
         coordination=Synchronous(),
     )

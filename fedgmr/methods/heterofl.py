@@ -19,7 +19,7 @@ def heterofl() -> Method:
         name="heterofl",
         title="HeteroFL",
         ranking=WidthPrefix(),
-        local=WidthSGD(scaler=True, masked_loss=True, norm="static"),
+        local=WidthSGD(norm="static"),
         aggregation=LabelAware(),
         coordination=Synchronous(),
     )

@@ -39,10 +39,9 @@ class Method(ServerRules):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        needs_width = "local.scaler is true" if self.local.scaler else f"local is {self.local.kind}"
-        if (self.local.scaler or isinstance(self.local, OrderedDropout)) and not self.by_width:
+        if isinstance(self.local, WidthSGD | OrderedDropout) and not self.by_width:
             raise ValueError(
-                f"{needs_width} and ranking is {self.ranking.kind}: it needs a width; "
+                f"local is {self.local.kind} and ranking is {self.ranking.kind}: it needs a width; "
                 "rank by width_prefix or rolling_window, or choose another local rule."
             )
         if isinstance(self.ranking, RollingWindow) and self.local.norm == "per_width":
@@ -57,7 +56,7 @@ class Method(ServerRules):
             raise ValueError("local.distillation is true and the ladder has one width: there is none to distil to.")
         if self.restoration is not None and len(self.levels_in_ladder) == 1:
             raise ValueError(
-                f"restoration is {self.restoration.kind} and every client holds the whole model: give restoration: none."
+                f"restoration is {self.restoration.kind} and every client holds the whole model: give none."
             )
 
     @property

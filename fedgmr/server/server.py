@@ -182,6 +182,7 @@ class Server:
         self.buffer.update((c.client, c) for c in fresh)
         limit = self.rules.buffer.max_staleness
         if limit is not None:
+            fresh = [c for c in fresh if self.tick - c.version <= limit]
             self.buffer = {i: c for i, c in self.buffer.items() if self.tick - c.version <= limit}
         held = [self.buffer[client] for client in sorted(self.buffer)]
         self.previous = self.model

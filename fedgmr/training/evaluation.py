@@ -27,6 +27,26 @@ class Score:
     loss: float
 
 
+def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    return [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+
+
+@contextmanager
+def batch_statistics(module: nn.Module | None) -> Iterator[None]:
+    """Let the batch-norm layers of a module in evaluation mode use batch statistics, leaving the running ones alone."""
+    norms = [] if module is None else _batch_norms(module)
+    tracking = [norm.track_running_stats for norm in norms]
+    for norm in norms:
+        norm.train()
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm, tracked in zip(norms, tracking, strict=True):
+            norm.eval()
+            norm.track_running_stats = tracked
+
+
 class Evaluator:
     """Evaluates flat models of one task; owns a module of its own."""
 
@@ -56,7 +76,7 @@ class Evaluator:
         self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
         self.buffers = torch.zeros(layout.buffer_size, dtype=layout.dtype, device=device)
         layout.bind(self.module, self.flat, self.buffers)
-        self._norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self._norms = _batch_norms(self.module)
         self._norm: Norm = "batch" if norm == "static" and calibration is None else norm
         self._calibration = calibration
 
@@ -65,24 +85,19 @@ class Evaluator:
         if not self._norms or self._norm in ("running", "per_width"):
             return self._score(model, buffers, self.task.test)
         if self._norm == "batch":
-            with self._batch_statistics():
+            with batch_statistics(self.module):
                 return self._score(model, buffers, self.task.test)
         return self._score(model, self._built_statistics(model), self.task.test)
 
+    def state(self, model: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """The module's complete state with this model in it, frozen parameters included."""
+        self._load(model, buffers)
+        return {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
+
     def validate(self, model: Tensor, buffers: Tensor, samples: Samples) -> float:
         """Metric on `samples`, with batch statistics in batch-norm layers."""
-        with self._batch_statistics():
+        with batch_statistics(self.module):
             return self._score(model, buffers, samples).accuracy
-
-    @contextmanager
-    def _batch_statistics(self) -> Iterator[None]:
-        for norm in self._norms:
-            norm.train()
-        try:
-            yield
-        finally:
-            for norm in self._norms:
-                norm.eval()
 
     @torch.no_grad()
     def _built_statistics(self, model: Tensor) -> Tensor:
@@ -93,18 +108,17 @@ class Evaluator:
         for norm in self._norms:
             norm.reset_running_stats()
             norm.momentum = None  # a plain mean over the batches
-        with self._batch_statistics():
-            for inputs in torch.tensor_split(self._calibration, math.ceil(len(self._calibration) / self.batch)):
-                self.module(self.task.inputs(inputs))
+            norm.train()
+        for inputs in torch.tensor_split(self._calibration, math.ceil(len(self._calibration) / self.batch)):
+            self.module(self.task.inputs(inputs))
         for norm, momentum in zip(self._norms, momenta, strict=True):
             norm.momentum = momentum
+            norm.eval()
         return self.buffers.clone()
 
     @torch.no_grad()
     def _score(self, model: Tensor, buffers: Tensor, samples: Samples) -> Score:
-        self.flat.copy_(model)
-        # Where statistics are kept per width, those of the whole model come last.
-        self.buffers.copy_(buffers[len(buffers) - len(self.buffers) :])
+        self._load(model, buffers)
         hits = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         count = 0
@@ -117,3 +131,8 @@ class Evaluator:
             loss += self.task.loss(outputs, targets) * len(inputs)
             count += number
         return Score(accuracy=float(hits) / max(1, count), loss=float(loss) / len(samples[0]))
+
+    def _load(self, model: Tensor, buffers: Tensor) -> None:
+        self.flat.copy_(model)
+        # Where statistics are kept per width, those of the whole model come last.
+        self.buffers.copy_(buffers[len(buffers) - len(self.buffers) :])

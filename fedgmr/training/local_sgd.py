@@ -14,6 +14,7 @@ from fedgmr.seeding import derived_seed
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Task
 from fedgmr.training.bench import Bench, Loss
+from fedgmr.training.evaluation import batch_statistics
 from fedgmr.training.rules import Batch, LocalRule
 
 
@@ -83,8 +84,8 @@ class LocalTrainer:
             return None
         indices = torch.from_numpy(self.held_out[task.client]).to(self.device)
         module = self.bench.run().module.eval()
-        with torch.no_grad():
-            inputs, targets = self.task.train
+        inputs, targets = self.task.train
+        with torch.no_grad(), batch_statistics(module if len(indices) > 1 else None):
             hits, count = self.task.metric(module(self.task.inputs(inputs[indices])), targets[indices])
         module.train()
         return Report(metric=float(hits) / max(1, count), samples=count)

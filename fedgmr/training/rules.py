@@ -40,8 +40,8 @@ class LocalRule(Protocol):
         ...
 
     @property
-    def scaler(self) -> bool:
-        """Whether hidden activations are divided by the width in training."""
+    def scaler(self) -> bool | None:
+        """Whether hidden activations are divided by the width in training; None: where batch norm absorbs it."""
         ...
 
     @property
@@ -82,7 +82,10 @@ class WidthSGD:
     """SGD on a narrower network, as HeteroFL and FedRolex do it."""
 
     kind: ClassVar[str] = "width_sgd"
-    scaler: bool = field(default=True, metadata={"help": "divide hidden activations by the width in training"})
+    scaler: bool | None = field(
+        default=None,
+        metadata={"help": "divide hidden activations by the width in training; none: where the model has batch norm"},
+    )
     masked_loss: bool = field(default=True, metadata={"help": "logits of classes the client has not are set to 0"})
     norm: Literal["running", "static", "batch"] = field(
         default="static",

@@ -5,7 +5,7 @@ the small module's parameters are the kept coordinates in ascending order, which
 scaler sits behind the hidden layers of the small modules. Read next: `slicing.py`, which cuts the modules.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +28,10 @@ class SlicedBench:
     def __init__(
         self, model: nn.Module, layout: Layout, plan: ChannelPlan, ladder: Ladder, rule: LocalRule, device: torch.device
     ) -> None:
-        self.model, self.layout, self.plan, self.rule, self.device = model.to(device), layout, plan, rule, device
+        self.model, self.layout, self.plan, self.rule = model.to(device), layout, plan, rule
         self.widths = solve_widths(plan, layout, ladder)
+        batch_norm = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+        self.scaled = batch_norm if rule.scaler is None else rule.scaler
         self._desks: dict[int, _Desk] = {}
         self._open: LocalRun | None = None
         self._state: Tensor | None = None  # all the client's values; None while one level was enough
@@ -41,6 +43,9 @@ class SlicedBench:
         self.task, self._loss = task, loss
         self._open = self._state = None
         self._statistics = task.buffers.clone()
+        for desk in self._desks.values():
+            for counter, start in desk.counters:
+                counter.copy_(start)
         if task.map_version != self._kept_version:
             self._kept.clear()
             self._kept_version = task.map_version
@@ -110,19 +115,18 @@ class SlicedBench:
 
     def _desk(self, level: int) -> "_Desk":
         if level not in self._desks:
-            self._desks[level] = _Desk(self.model, self.layout, self.plan, self.widths[level], self.rule, self.device)
+            self._desks[level] = _Desk(self.model, self.layout, self.plan, self.widths[level], scaled=self.scaled)
         return self._desks[level]
 
 
 class _Desk:
     """The small module of one level and its vectors."""
 
-    def __init__(
-        self, model: nn.Module, layout: Layout, plan: ChannelPlan, width: float, rule: LocalRule, device: torch.device
-    ) -> None:
-        kept = kept_sets(plan, width, 0)
-        self.module = slice_module(model, plan, kept).to(device).train()
-        if rule.scaler and width < 1:
+    def __init__(self, model: nn.Module, layout: Layout, plan: ChannelPlan, width: float, *, scaled: bool) -> None:
+        kept = kept_sets(plan, width)
+        device = next(model.parameters()).device
+        self.module = slice_module(model, plan, kept).train()
+        if scaled and width < 1:
             scale_hidden(self.module, plan, 1 / width)
         self.layout = Layout.of(self.module)
         self.flat = torch.zeros(self.layout.size, dtype=layout.dtype, device=device)
@@ -131,13 +135,22 @@ class _Desk:
         named = dict(self.module.named_parameters())
         self.parameters: list[Tensor] = [named[place.name] for place in self.layout.parameters]
         self.statistics = _buffer_entries(layout, plan, kept).to(device)
+        # Counters that no layout carries, such as num_batches_tracked: as at the start for every task.
+        carried = {place.name for place in self.layout.buffers}
+        self.counters = [(b, b.clone()) for name, b in self.module.named_buffers() if name not in carried]
 
 
-def _buffer_entries(layout: Layout, plan: ChannelPlan, kept: dict[int, Tensor]) -> Tensor:
+def _buffer_entries(layout: Layout, plan: ChannelPlan, kept: Mapping[int, Tensor]) -> Tensor:
     """Which entries of the full buffer vector the small module has, in its order."""
-    entries: Sequence[Tensor] = [
-        place.start
-        + (torch.arange(place.size) if (axis := plan.axes[place.name][0]) is None else kept[axis.group].cpu())
-        for place in layout.buffers
-    ]
-    return torch.cat(list(entries)) if entries else torch.empty(0, dtype=torch.int64)
+    entries = []
+    for place in layout.buffers:
+        chosen = torch.ones(place.shape, dtype=torch.bool)
+        for dim, axis in enumerate(plan.axes[place.name]):
+            if axis is not None:
+                mask = torch.zeros(plan.groups[axis.group].size, dtype=torch.bool)
+                mask[kept[axis.group]] = True
+                along = [1] * len(place.shape)
+                along[dim] = -1
+                chosen &= axis.spread(mask).view(along)
+        entries.append(place.start + torch.nonzero(chosen.view(-1)).view(-1))
+    return torch.cat(entries) if entries else torch.empty(0, dtype=torch.int64)
