@@ -2,7 +2,7 @@
 
 Run it with `python examples/own_method.py`. In a recipe it goes by its import path, as in
 `method: own_method:last_layer_first`, and so it does on the command line, started in this directory:
-`python -m fedgmr run quickstart method=own_method:last_layer_first seconds=300`. The fields of the ranking are
+`fedgmr run quickstart method=own_method:last_layer_first seconds=300`. The fields of the ranking are
 keys of the recipe: `method.ranking.favour=2` may follow.
 """
 

@@ -22,7 +22,7 @@ from fedgmr.settings import plain, read_mapping
 from fedgmr.settings_schema import Key, inner_slot, is_list, keys_of, kind_name
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FOLDERS = (".ci", "benchmarks", "docs", "examples", "fedgmr", "recipes", "tests")
 

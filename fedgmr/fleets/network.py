@@ -1,4 +1,4 @@
-"""The network model: bytes to seconds (section 5 of the specification, fitted to the paper's table of IMS costs).
+"""The network model: bytes to seconds (section 5 of docs/decisions.md, fitted to the paper's table of IMS costs).
 
 Objects leave the server one after another over one shared uplink. With IMS there is one object per gap between
 neighbouring levels in use among the clients dispatched together, without it one per client. A client is ready when

@@ -8,6 +8,7 @@ samples` weighs by data.
 from fedgmr.methods.method import Method
 from fedgmr.server.aggregation import MaskAware
 from fedgmr.server.coordination import Synchronous
+from fedgmr.server.server import BufferRule
 from fedgmr.submodels.rankings import FullModel
 
 
@@ -19,4 +20,5 @@ def fedavg() -> Method:
         ranking=FullModel(),
         aggregation=MaskAware(),
         coordination=Synchronous(),
+        buffer=BufferRule(keep=False),
     )

@@ -9,6 +9,7 @@ width to the drawn one is off by default.
 from fedgmr.methods.method import Method
 from fedgmr.server.aggregation import MaskAware
 from fedgmr.server.coordination import Synchronous
+from fedgmr.server.server import BufferRule
 from fedgmr.submodels.widths import WidthPrefix
 from fedgmr.training.rules import OrderedDropout
 
@@ -22,4 +23,5 @@ def fjord() -> Method:
         local=OrderedDropout(),
         aggregation=MaskAware(),
         coordination=Synchronous(),
+        buffer=BufferRule(keep=False),
     )

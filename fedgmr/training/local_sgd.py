@@ -1,6 +1,6 @@
 """One client's local training as a plain loop: the oracle every faster executor must agree with.
 
-Sections 3.2 of the specification: take the task's sub-model, do the local steps on the client's next mini-batches,
+Section 3.2 of docs/decisions.md: take the task's sub-model, do the local steps on the client's next mini-batches,
 hand back its values. An update is a function of the task alone. Read next: `bench.py` (where), `rules.py` (what).
 """
 

@@ -187,11 +187,11 @@ class ThresholdedSGD:
     def factor(self, weight: Tensor, theta: Tensor) -> Tensor:
         """0 below theta; from there 1 + 2·theta·|w| / (|w| + theta)²: 1.5 at |w| = theta, falling to 1."""
         size = weight.abs()
-        kept = (size >= theta).to(weight.dtype)
+        kept = size >= theta
         if not self.derivative:
-            return kept
+            return kept.to(weight.dtype)
         both = (size + theta).clamp(min=torch.finfo(weight.dtype).tiny)  # 0 / 0 where theta and the weight are zero
-        return kept * (1 + 2 * (theta / both) * (size / both))
+        return torch.where(kept, 1 + 2 * (theta / both) * (size / both), 0)  # theta is infinite for an absent tensor
 
     def _thresholds(self, run: LocalRun) -> list[Tensor | None]:
         """Theta per parameter, from the sub-model as received; None for normalisation parameters, never masked."""

@@ -45,8 +45,14 @@ def cohort() -> dict[str, Any]:
     )
 
 
+def _queueing() -> dict[str, Any]:
+    """FedAsync behind an uplink that is always busy."""
+    network, checkpoint = {"server_rate": 2.0}, {"every": 3, "keep": 100}
+    return recipe("normed", "fedasync", seconds=400.0, network=network, checkpoint=checkpoint)
+
+
 RECIPES = {
     "fedgmr": recipe("dropped", "fedgmr"),  # semi-asynchronous, batch norm, dropout
-    "fedasync": recipe("normed", "fedasync", seconds=150.0, checkpoint={"every": 3, "keep": 100}),
+    "fedasync": _queueing(),
     "cohort": cohort(),
 }

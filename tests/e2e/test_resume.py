@@ -16,6 +16,7 @@ from e2e.command import Command, spawn, write_recipe
 from e2e.crash import count_calls, die_after_calls, die_at
 from e2e.recipes import RECIPES, recipe
 from fedgmr.experiments.rundir import read_recipe
+from fedgmr.methods import BUILT_IN
 
 KILLED = -9
 MOMENTS = 5  # random ones per recipe
@@ -52,7 +53,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tup
 
     def find(name: str) -> tuple[tuple[Any, ...], int]:
         if name not in known:
-            write_recipe(folder / f"{name}.json", RECIPES[name])
+            write_recipe(folder / f"{name}.json", _recipe(name))
             calls = folder / f"{name}.calls"
             ended = command("run", f"{name}.json", f"output={name}", before=partial(count_calls, str(calls)))
             assert ended.code == 0, ended.err
@@ -60,6 +61,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tup
         return known[name]
 
     return find
+
+
+def _recipe(name: str) -> dict[str, Any]:
+    """The recipe of that name, or one for the method of that name."""
+    seconds = 700.0 if name == "fedavg" else 150.0
+    return RECIPES.get(name) or recipe("dropped", name, seconds=seconds, checkpoint={"every": 1, "keep": 100})
 
 
 def _go_on(fedgmr: Command, name: str) -> None:
@@ -125,6 +132,16 @@ def test_killed_while_writing_another_file(
     died = fedgmr("run", "fedgmr.json", "output=run", before=partial(die_at, event, file))
     assert died.code == KILLED
     _go_on(fedgmr, "fedgmr")
+    assert left_by(fedgmr.folder / "run") == expected
+
+
+@pytest.mark.parametrize("method", [method for method in BUILT_IN if method not in RECIPES])
+def test_every_other_method_too(method: str, fedgmr: Command, undisturbed: Callable[[str], Any]) -> None:
+    expected, _ = undisturbed(method)
+    write_recipe(fedgmr.folder / f"{method}.json", _recipe(method))
+    die = partial(die_at, "replaced", "checkpoints", 3)
+    assert fedgmr("run", f"{method}.json", "output=run", before=die).code == KILLED
+    _go_on(fedgmr, method)
     assert left_by(fedgmr.folder / "run") == expected
 
 

@@ -10,6 +10,7 @@ from e2e import tiny
 from equivalence.runs import BRISK, drive, objects
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.experiments.assembly import Assembly, assemble
+from fedgmr.methods import BUILT_IN
 from fedgmr.training.executors import Executor
 
 SECONDS = {"fedgmr": 200.0, "fedgmr_without_restoration": 120.0, "fedavg": 700.0, "fedasync": 120.0}
@@ -99,7 +100,19 @@ def test_any_executor_gives_the_same_run(method: str, name: str, reference: dict
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, list[Any]]:
-    runs = {method: objects(tiny.dropped(), method, rules, seconds=SECONDS[method]) for method, rules in RULES.items()}
-    histories = {method: drive(run) for method, run in runs.items()}
-    assert all(len(history) > 3 for history in histories.values())
-    return {method: [moment.whole() for moment in history] for method, history in histories.items()}
+    return {
+        method: _history(objects(tiny.dropped(), method, RULES[method], seconds=SECONDS[method])) for method in RULES
+    }
+
+
+@pytest.mark.parametrize("method", [method for method in BUILT_IN if method not in RULES])
+def test_every_other_method_too(method: str) -> None:
+    run, chunked = (objects(tiny.dropped(), method, {"interval": 2}, seconds=130.0) for _ in range(2))
+    chunked.fleet.executor = EXECUTORS["chunked"](chunked)
+    assert _history(chunked) == _history(run)
+
+
+def _history(run: Assembly) -> list[Any]:
+    moments = drive(run)
+    assert len(moments) > 3
+    return [moment.whole() for moment in moments]

@@ -9,6 +9,7 @@ from e2e import tiny
 from equivalence.delivery import Mailroom, encoded_update, submodel
 from equivalence.runs import BRISK, drive, objects, same
 from fedgmr.exchange import ClientTask, Update
+from fedgmr.methods import BUILT_IN
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedgmr": ("fedgmr", BRISK),
@@ -17,6 +18,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("fedavg", {}),
     "fedavg with ims": ("fedavg", {"ims": True}),
     "fedasync": ("fedasync", {}),
+    **{method: (method, {}) for method in BUILT_IN if not method.startswith(("fedgmr", "fedavg", "fedasync"))},
 }
 
 

@@ -1,0 +1,27 @@
+"""Losses and metrics of the paper's tasks (section 1.1, A29): binary cross-entropy on one-hot labels, tokens.
+
+A token of number `PAD` fills a sequence up: as a target it is neither trained nor counted.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+PAD = 0
+
+
+def one_hot_bce(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Binary cross-entropy with logits on one-hot labels, mean over batch and classes."""
+    one_hot = torch.zeros_like(outputs).scatter(-1, targets.unsqueeze(-1), 1.0)
+    return functional.binary_cross_entropy_with_logits(outputs, one_hot)
+
+
+def token_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of [batch, length, vocabulary] outputs, mean over the targets that are no padding."""
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PAD)
+
+
+def token_top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    """Correct predictions over the targets that are no padding, and how many there were; to be pooled over batches."""
+    real = targets != PAD
+    return ((outputs.argmax(-1) == targets) & real).sum(), int(real.sum())
