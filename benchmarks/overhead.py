@@ -23,7 +23,7 @@ from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import recipe_from
 from fedgmr.reporting.recorder import Recorder
 from fedgmr.server.server import Server
-from fedgmr.settings import read_mapping
+from fedgmr.settings_text import read_mapping
 from fedgmr.submodels.rankings import FullModel, Taylor
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.training.evaluation import Evaluator

@@ -19,7 +19,8 @@ from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.recipe import Recipe, load_recipe, recipe_data, recipe_path, recipe_schema
 from fedgmr.reporting.progress import Progress
-from fedgmr.settings import SettingError, dump, read_mapping
+from fedgmr.settings_refusals import SettingError
+from fedgmr.settings_text import dump, read_mapping
 
 _DEFAULT_RECIPE = "quickstart"
 
@@ -81,6 +82,15 @@ def _list(given: argparse.Namespace) -> None:
     from fedgmr.catalogue import catalogue
 
     print(catalogue())
+
+
+def _data(given: argparse.Namespace) -> None:
+    from fedgmr.tasks.survey import download, survey
+
+    if given.download:
+        print(f"Downloaded: {download(given.download, given.root)}")
+    else:
+        print(survey(given.root))
 
 
 def _show(given: argparse.Namespace) -> None:
@@ -185,6 +195,11 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = verbs.add_parser("list", help="methods, tasks, fleets and recipes")
     listing.set_defaults(call=_list)
+
+    data = verbs.add_parser("data", help="which data sets are there, and what to put where for the others")
+    data.add_argument("--root", metavar="DIR", help="directory with the data (default: FEDGMR_DATA)")
+    data.add_argument("--download", metavar="TASK", help="fetch a task's public files into that directory")
+    data.set_defaults(call=_data)
 
     show = verbs.add_parser("show", help="print the resolved recipe")
     show.add_argument("recipe", nargs="*", metavar="RECIPE | key=value", help=recipe_help)

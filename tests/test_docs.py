@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 import fedgmr
 from fedgmr.cli import _parser
 from fedgmr.recipe import Recipe, load_recipe, recipe_from
-from fedgmr.settings import plain, read_mapping
-from fedgmr.settings_schema import Key, inner_slot, is_list, keys_of, kind_name
+from fedgmr.settings_schema import Key, inner_slot, is_list, keys_of, kind_name, plain
+from fedgmr.settings_text import read_mapping
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])

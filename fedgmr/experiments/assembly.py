@@ -158,7 +158,7 @@ def make_network(
 ) -> Network:
     """The network of a recipe's fleet."""
     settings = settings or recipe.network
-    sizes: Sizes = WireSizes(buffers=layout.buffer_size)
+    sizes: Sizes = WireSizes(buffers=layout.buffer_size, per_width=recipe.method.local.norm == "per_width")
     if settings.sizes == "paper":
         sizes = PaperSizes(weights=layout.prunable_size, dense=layout.size - layout.prunable_size)
     return Network(

@@ -15,7 +15,7 @@ from fedgmr.experiments.run import Watcher, resume_run, run_recipe
 from fedgmr.experiments.rundir import RECIPE, is_finished, read_recipe
 from fedgmr.methods.method import PAPER, PLUGGED
 from fedgmr.recipe import Recipe, recipe_from
-from fedgmr.settings import SettingError
+from fedgmr.settings_refusals import SettingError
 
 WatcherFor = Callable[[Recipe], Watcher | None]
 

@@ -79,12 +79,14 @@ class WireSizes:
     """The exact encoded length of `fedgmr.wire`."""
 
     buffers: int
+    per_width: bool = False  # the model's buffers travel once per level
     value_type: ValueType = ValueType.FP32
 
     def values(self, levels: LevelMap, first: int, last: int) -> int:
         """Values of the increments; model buffers travel with level 0."""
         count = sum(levels.increments[first : last + 1])
-        return values_bytes(count, self.buffers if first == 0 else 0, self.value_type)
+        blocks = len(levels.ladder) if self.per_width else 1
+        return values_bytes(count, blocks * self.buffers if first == 0 else 0, self.value_type)
 
     def level_map(self, levels: LevelMap, first: int, last: int) -> int:
         """Entropy-coded membership; nothing where a client can work it out."""
@@ -99,7 +101,8 @@ class WireSizes:
 
     def update(self, levels: LevelMap, level: int) -> int:
         """Values only."""
-        return update_bytes(levels.sizes[level], self.buffers, self.value_type)
+        blocks = level + 1 if self.per_width else 1
+        return update_bytes(levels.sizes[level], blocks * self.buffers, self.value_type)
 
 
 @dataclass(frozen=True, kw_only=True)

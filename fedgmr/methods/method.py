@@ -15,7 +15,8 @@ from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.restoration import Saturation
 from fedgmr.server.server import BufferRule, ServerRules
 from fedgmr.server.staleness import Polynomial
-from fedgmr.settings import SettingError, build, imported, suggestion
+from fedgmr.settings import build, imported
+from fedgmr.settings_refusals import SettingError, suggestion
 from fedgmr.submodels.levels import Ladder
 from fedgmr.submodels.rankings import Threshold
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix
@@ -98,12 +99,12 @@ PLUGGED = ("heterofl+aux+gmr", "fjord+aux+gmr", "fedrolex+aux+gmr", "fiarse+aux+
 def with_workflow(method: Method) -> Method:
     """The paper's "+Aux": the method in FedGMR's semi-asynchronous workflow with buffer, staleness weights and IMS."""
     workflow = {"coordination": SemiAsynchronous(), "staleness": Polynomial(), "buffer": BufferRule(), "ims": True}
-    return replace(method, title=f"{method.title}+Aux", **workflow)  # type: ignore[arg-type]
+    return replace(method, title=f"{method.title or method.name}+Aux", **workflow)  # type: ignore[arg-type]
 
 
 def with_restoration(method: Method) -> Method:
     """The paper's "+GMR": clients move up their ladder when their sub-model saturates."""
-    return replace(method, title=f"{method.title}+GMR", restoration=Saturation())
+    return replace(method, title=f"{method.title or method.name}+GMR", restoration=Saturation())
 
 
 _PLUG_INS: Mapping[str, Callable[[Method], Method]] = {"aux": with_workflow, "gmr": with_restoration}

@@ -115,7 +115,8 @@ class Layout:
         """A new flat vector with the model's float buffers, in the layout's type."""
         values = dict(model.named_buffers())
         parts = [values[place.name].detach().reshape(-1).to(self.dtype) for place in self.buffers]
-        return torch.cat(parts) if parts else torch.empty(0, dtype=self.dtype)
+        device = next(model.parameters()).device
+        return torch.cat(parts) if parts else torch.empty(0, dtype=self.dtype, device=device)
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """One view of `flat` per parameter, in the parameter's shape."""

@@ -1,4 +1,4 @@
-"""Losses and metrics of the paper's tasks (section 1.1, A29): binary cross-entropy on one-hot labels, tokens.
+"""Losses and metrics of the paper's tasks (A29): binary cross-entropy on one-hot labels, tokens without padding.
 
 A token of number `PAD` fills a sequence up: as a target it is neither trained nor counted.
 """

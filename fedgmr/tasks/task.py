@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgmr.seeding import derived_seed, generator
-from fedgmr.settings import SettingError, imported, suggestion
+from fedgmr.settings import imported
+from fedgmr.settings_refusals import SettingError, suggestion
 from fedgmr.submodels.layout import Layout
 
 Samples = tuple[Tensor, Tensor]  # inputs, targets; the first dimension is the sample
@@ -43,6 +44,7 @@ class Task:
         loss: mean loss of (outputs, targets).
         metric: sum and count of the quantity reported as accuracy, higher is better.
         prepare: applied to the inputs of every batch on the device (e.g. bytes to floats).
+        augment: applied to the prepared inputs of a training batch; draws from the generator, which is on their device.
         users: int per training sample, for the partition by user.
         holdout: training samples (a number or a share) the server holds out for validation.
         keep: name patterns of parameters that are always kept although their layer is prunable.
@@ -58,6 +60,7 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
     metric: Metric = top1
     prepare: Callable[[Tensor], Tensor] | None = None
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     users: Tensor | None = None
     holdout: int | float = 0.05
     keep: tuple[str, ...] = ()

@@ -120,11 +120,12 @@ class MaskedBench:
 
     def finish(self) -> tuple[Tensor, Tensor]:
         """The task's values; whatever level was trained last."""
-        if self._state is not None:
+        open_run = self.run() if self._open is None else self._open
+        values = self.flat
+        if self._state is not None or open_run.level != self.task.level:
             self._take_back()
-        elif self._open is None:
-            self.run()
-        values = self.flat if self._state is None else self._state
+            assert self._state is not None
+            values = self._state
         return self.task.levels.pack(values, self.task.level), self.buffers.clone()
 
     def _take_back(self) -> None:

@@ -91,6 +91,8 @@ class Evaluator:
 
     def state(self, model: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's complete state with this model in it, frozen parameters included."""
+        if self._norms and self._norm == "static":
+            buffers = self._built_statistics(model)  # those it is tested with; what the server holds was never trained
         self._load(model, buffers)
         return {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
 

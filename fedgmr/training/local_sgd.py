@@ -48,9 +48,8 @@ class LocalTrainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "local", task.client, task.first_batch))
             for number, chosen in enumerate(batches, task.first_batch):
-                batch = Batch(
-                    inputs=self.task.inputs(inputs[chosen]), targets=targets[chosen], number=number, seed=self.seed
-                )
+                prepared = self._augmented(self.task.inputs(inputs[chosen]), task.client, number)
+                batch = Batch(inputs=prepared, targets=targets[chosen], number=number, seed=self.seed)
                 losses.append(self.rule.step(bench, batch))
         values, buffers = bench.finish()
         total = values.sum()
@@ -64,6 +63,14 @@ class LocalTrainer:
             loss=float(loss),
             report=report,
         )
+
+    def _augmented(self, inputs: Tensor, client: int, number: int) -> Tensor:
+        """The mini-batch as it is trained on; what is drawn belongs to the client and the mini-batch's number."""
+        if self.task.augment is None:
+            return inputs
+        draws = torch.Generator(self.device)
+        draws.manual_seed(derived_seed(self.seed, "augment", client, number))
+        return self.task.augment(inputs, draws)
 
     def _loss(self, client: int) -> Loss:
         """The task's loss, without the classes the client has not where the rule says so."""

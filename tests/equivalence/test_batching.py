@@ -100,9 +100,8 @@ def test_any_executor_gives_the_same_run(method: str, name: str, reference: dict
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, list[Any]]:
-    return {
-        method: _history(objects(tiny.dropped(), method, RULES[method], seconds=SECONDS[method])) for method in RULES
-    }
+    runs = {method: objects(tiny.dropped(), method, rules, seconds=SECONDS[method]) for method, rules in RULES.items()}
+    return {method: _history(run) for method, run in runs.items()}
 
 
 @pytest.mark.parametrize("method", [method for method in BUILT_IN if method not in RULES])

@@ -388,7 +388,7 @@ def normed_task(momentum: float | None = 0.1) -> Task:
     return task_of(lambda: nn.Sequential(*(layer() for layer in layers)), inputs, targets)
 
 
-def blocks_of(task: Task) -> Tensor:
+def blocks() -> Tensor:
     """Statistics of three widths, all different: six means and six variances each."""
     return torch.arange(36.0) + 1
 
@@ -398,31 +398,31 @@ def blocks_of(task: Task) -> Tensor:
 def test_statistics_of_the_trained_width_only(level: int, distillation: bool) -> None:
     task = normed_task()
     trainer, levels = sliced(task, OrderedDropout(distillation=distillation), LADDER)
-    job = work(task, levels, 2, buffers=blocks_of(task), first_batch=number_with(level))
+    job = work(task, levels, 2, buffers=blocks(), first_batch=number_with(level))
     update = trainer.train(job)
     assert update.buffers.shape == (36,)
     # By hand: 0.9 of the old and 0.1 of the batch's mean and unbiased variance, in the units of the width.
     weight, bias = job.model[:6], job.model[6:12]
     hidden = task.train[0] * weight + bias
-    expected = blocks_of(task).view(3, 2, 6)
+    expected = blocks().view(3, 2, 6)
     for trained in {level, 2} if distillation else {level}:
         units = {0: 2, 1: 4, 2: 6}[trained]
         expected[trained, 0, :units] = 0.9 * expected[trained, 0, :units] + 0.1 * hidden.mean(0)[:units]
         expected[trained, 1, :units] = 0.9 * expected[trained, 1, :units] + 0.1 * hidden.var(0)[:units]
     assert torch.allclose(update.buffers, expected.view(-1), rtol=0, atol=1e-5)
-    assert torch.equal(job.buffers, blocks_of(task))
+    assert torch.equal(job.buffers, blocks())
 
 
 @pytest.mark.parametrize("own", [0, 1, 2])
 def test_a_client_uploads_the_statistics_up_to_its_own_width(own: int) -> None:
     task = normed_task()
     trainer, levels = sliced(task, OrderedDropout(), LADDER, steps=6)
-    update = trainer.train(work(task, levels, own, buffers=blocks_of(task)))
+    update = trainer.train(work(task, levels, own, buffers=blocks()))
     assert update.buffers.shape == (12 * (own + 1),)
-    blocks = update.buffers.view(own + 1, 12)
+    found = update.buffers.view(own + 1, 12)
     trained = {drawn(OrderedDropout(), own, number) for number in range(6)}
     for level in range(own + 1):
-        assert torch.equal(blocks[level], blocks_of(task).view(3, 12)[level]) == (level not in trained)
+        assert torch.equal(found[level], blocks().view(3, 12)[level]) == (level not in trained)
 
 
 def test_the_mean_of_a_widths_statistics_is_over_the_clients_that_have_it() -> None:
@@ -602,6 +602,9 @@ def test_static_norm_builds_its_statistics_from_calibration_inputs(momentum: flo
         assert made.module.momentum == momentum
         assert not made.module.training
         assert made.module.track_running_stats
+        # The final model carries the same.
+        state = made.state(MODEL, INITIAL)
+        assert [state[key].item() for key in ("running_mean", "running_var")] == pytest.approx([5, 10])
     # One batch of four: mean 5, variance (16 + 4 + 0 + 36) / 3.
     one = Evaluator(task, task.layout(), batch=1000, norm="static", calibration=CALIBRATION)
     assert one.test(MODEL, INITIAL).loss == pytest.approx(1 + 25 / math.sqrt(56 / 3 + 1e-5), rel=1e-6)
@@ -611,10 +614,10 @@ def test_other_norms_use_what_they_say() -> None:
     task = norm_task()
     running = 1 + 2 * (17.5 - 100) / math.sqrt(9 + 1e-5)
     at_batch = 1.0  # the mean of what is normalised by its own mean
-    blocks = torch.cat([torch.tensor([0.0, 1.0, 50.0, 50.0]), INITIAL])
+    by_width = torch.cat([torch.tensor([0.0, 1.0, 50.0, 50.0]), INITIAL])
     for norm, calibration, buffers, expected in (
         ("running", CALIBRATION, INITIAL, running),
-        ("per_width", CALIBRATION, blocks, running),  # the whole model's block comes last
+        ("per_width", CALIBRATION, by_width, running),  # the whole model's block comes last
         ("batch", CALIBRATION, INITIAL, at_batch),
         ("static", None, INITIAL, at_batch),
     ):

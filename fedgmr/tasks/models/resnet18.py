@@ -1,6 +1,6 @@
 """ResNet-18, the paper's ImageNet-100 net (tab:arch): stem, four stages of two basic blocks, 11.2M parameters.
 
-The 1 x 1 convolutions of the shortcuts are never pruned (section 1.6): a task that uses this net keeps `SHORTCUTS`.
+The 1 x 1 convolutions of the shortcuts are never pruned (A10): a task that uses this net keeps `SHORTCUTS`.
 """
 
 import torch

@@ -60,4 +60,5 @@ class Block(nn.Module):
         normed = self.attention_norm(x)
         attended, _ = self.attention(normed, normed, normed, attn_mask=future, need_weights=False, is_causal=True)
         x = x + self.dropout(attended)
-        return x + self.dropout(self.feed(self.feed_norm(x)))
+        fed: Tensor = x + self.dropout(self.feed(self.feed_norm(x)))
+        return fed

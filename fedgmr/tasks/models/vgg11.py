@@ -19,7 +19,7 @@ class VGG11(nn.Sequential):
                 layers.append(nn.MaxPool2d(2))
         first, second, last = nn.Linear(512, 512), nn.Linear(512, 512), nn.Linear(512, classes)
         super().__init__(*layers, nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), last)
-        # Kaiming uniform: fan in for the hidden layers, fan out with slope 1.5 for the last; the rest as PyTorch has it.
+        # Kaiming uniform: fan in for the hidden layers, fan out and slope 1.5 for the last; the rest as PyTorch has it.
         for layer in (first, second):
             nn.init.kaiming_uniform_(layer.weight, a=0)
         nn.init.kaiming_uniform_(last.weight, a=1.5, mode="fan_out")

@@ -1,0 +1,107 @@
+"""FEMNIST as LEAF writes it: JSON files with `users` and `user_data`, each user's x (784 numbers each) and y.
+
+LEAF's pixels are 1 for white paper; they are inverted and kept as bytes, as PruneFL has them. A folder holds `train/`
+and `test/`, which LEAF's preprocessing makes, or JSON files alone, of which a tenth of every writer's samples becomes
+the test set.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgmr.seeding import generator
+from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels, checked_part, reading
+
+CLASSES = 62
+_SIDE = 28
+_TEST_SHARE = 0.1
+_EXAMPLE = "write {'users': [...], 'user_data': {user: {'x': [...], 'y': [...]}}}"
+
+
+def read_leaf(folder: Path, seed: int) -> Images:
+    """All writers under `folder`; the split into training and test is the folder's, or drawn by the seed."""
+    writers: dict[str, int] = {}
+    if not _is_split(folder):
+        return _split(_pooled(folder, writers), seed)
+    train, users = _pooled(folder / "train", writers)
+    return Images(train=train, test=_pooled(folder / "test", writers)[0], users=users)
+
+
+def count_leaf(folder: Path) -> Counts:
+    """Samples and writers, without looking at the pixels."""
+    parts = [folder / "train", folder / "test"] if _is_split(folder) else [folder]
+    numbers = [[(user, len(data["y"])) for path in _files(part) for user, data in _users(path)] for part in parts]
+    samples = [sum(size for _, size in part) for part in numbers]
+    return Counts(train=samples[0], test=dict(enumerate(samples)).get(1), users=len(dict(numbers[0])), classes=CLASSES)
+
+
+def _is_split(folder: Path) -> bool:
+    there = [(folder / part).is_dir() for part in ("train", "test")]
+    if any(there) and not all(there):
+        raise DataError(f"{folder} has only one of the folders train and test: LEAF's preprocessing makes both.")
+    return all(there)
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise DataError(f"{folder} has no JSON files: put LEAF's there, see docs/data.md.")
+    return files
+
+
+def _users(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(name, data) of the users in one file."""
+    with reading(path, "JSON"):
+        content = json.loads(path.read_bytes())
+    if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
+        raise DataError(f"{path} has no users and user_data: {_EXAMPLE}.")
+    for user in content["users"]:
+        data = content["user_data"].get(user)
+        if not isinstance(data, dict) or not {"x", "y"} <= data.keys():
+            raise DataError(f"{path} has no x and y for the user {user!r}: {_EXAMPLE}.")
+        yield str(user), data
+
+
+def _pooled(folder: Path, writers: dict[str, int]) -> tuple[Part, np.ndarray]:
+    """The samples of all files, and the number of each one's writer, counted in the order they are met."""
+    images, labels, users = [], [], []
+    for path in _files(folder):
+        for user, data in _users(path):
+            if not data["y"]:
+                continue
+            part = checked_part(_pixels(data["x"], path, user), data["y"], classes=CLASSES, path=path)
+            images.append(part[0])
+            labels.append(part[1])
+            users.append(np.full(len(part[1]), writers.setdefault(user, len(writers)), np.int64))
+    if not images:
+        raise DataError(f"{folder} has no samples in its JSON files: put complete ones there, see docs/data.md.")
+    return (np.concatenate(images), np.concatenate(labels)), np.concatenate(users)
+
+
+def _pixels(rows: Any, path: Path, user: str) -> Pixels:
+    with reading(path, f"pixels of the user {user!r}"):
+        values = np.asarray(rows, dtype=np.float32).reshape(len(rows), -1)
+    # Written so that NaN fails too.
+    if values.shape[1] != _SIDE * _SIDE or not (values.min() >= 0 and values.max() <= 1):
+        raise DataError(
+            f"{path} has images of the user {user!r} that are not 784 numbers from 0 to 1: correct the file."
+        )
+    return np.rint((1 - values) * 255).astype(np.uint8).reshape(-1, 1, _SIDE, _SIDE)
+
+
+def _split(pooled: tuple[Part, np.ndarray], seed: int) -> Images:
+    """A tenth of every writer's samples for the test, at least one where there are two."""
+    (images, labels), users = pooled
+    held = np.zeros(len(users), dtype=bool)
+    for writer in np.unique(users):
+        own = np.flatnonzero(users == writer)
+        count = max(round(_TEST_SHARE * len(own)), min(1, len(own) - 1))
+        held[generator(seed, "split", int(writer)).permutation(own)[:count]] = True
+    return Images(
+        train=(images[~held], labels[~held]),
+        test=(images[held], labels[held]),
+        users=users[~held],
+    )

@@ -1,0 +1,54 @@
+"""Texts by user: JSON lines with `user` and `text`, plain or compressed with xz; other keys are ignored."""
+
+import json
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from fedgmr.tasks.formats.arrays import Counts, DataError, reading
+
+
+def read_lines(path: Path) -> dict[str, list[str]]:
+    """The texts of every user, users and texts in the order of the file."""
+    texts: dict[str, list[str]] = {}
+    for user, text in _records(path):
+        texts.setdefault(user, []).append(text)
+    if not texts:
+        raise DataError(f"{path} is empty: write one line per text, {_example()}.")
+    return texts
+
+
+def count_lines(path: Path) -> Counts:
+    """How many texts and users there are."""
+    users: dict[str, int] = {}
+    for user, _ in _records(path):
+        users[user] = users.get(user, 0) + 1
+    return Counts(train=sum(users.values()), users=len(users))
+
+
+def _records(path: Path) -> Iterator[tuple[str, str]]:
+    with reading(path, "JSON lines"), _open(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = json.loads(line)
+                user, text = record["user"], record["text"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(
+                    f"{path}, line {number} is no record with user and text: write {_example()}."
+                ) from error
+            if not isinstance(text, str) or not text.strip():
+                raise DataError(
+                    f"{path}, line {number}: the user {user!r} has no text; remove the line or give it one."
+                )
+            yield str(user), text
+
+
+def _open(path: Path) -> IO[str]:
+    if path.suffix == ".xz":
+        return lzma.open(path, "rt", encoding="utf-8")
+    return path.open(encoding="utf-8")
+
+
+def _example() -> str:
+    return '{"user": "7", "text": "how do I ..."}'

@@ -1,0 +1,90 @@
+"""Packed image files, one npz each: JPEG sheets (cifar10, tiny_imagenet100) or plain arrays (EMNIST, MNIST by writer).
+
+docs/data.md has their arrays. A sheet is one large JPEG of square tiles, left to right, then top to bottom; a file has
+several sheets one after the other, and the last may have tiles to spare. Arrays are never unpickled.
+"""
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels, checked_part, pillow, reading
+
+
+def read_sheets(path: Path, classes: int) -> Images:
+    """Images from JPEG sheets."""
+    decoder = pillow()
+    with _opened(path) as arrays:
+        parts = [
+            checked_part(_tiles(arrays, part, path, decoder), arrays[f"{part}_labels"], classes=classes, path=path)
+            for part in ("train", "test")
+        ]
+    return Images(train=parts[0], test=parts[1])
+
+
+def read_arrays(path: Path, classes: int) -> Images:
+    """Grey images [samples, height, width] from plain arrays, with the writer of each where the file has them."""
+    with _opened(path) as arrays:
+        train, test = (_plain(arrays, part, classes, path) for part in ("train", "test"))
+        users = arrays["writer_train"].astype(np.int64) if "writer_train" in arrays else None
+        if users is not None and users.shape != train[1].shape:
+            raise DataError(f"{path} has {len(train[1])} images and {len(users)} writers: get a complete copy of it.")
+    return Images(train=train, test=test, users=users)
+
+
+def count_sheets(path: Path) -> Counts:
+    """How many images there are."""
+    with _opened(path) as arrays:
+        return _counts(arrays["train_labels"], arrays["test_labels"])
+
+
+def count_arrays(path: Path) -> Counts:
+    """How many images and writers there are."""
+    with _opened(path) as arrays:
+        return _counts(arrays["y_train"], arrays["y_test"], arrays.get("writer_train"))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Mapping[str, Any]]:
+    with reading(path, "a packed npz file"), np.load(path, allow_pickle=False) as arrays:
+        yield arrays
+
+
+def _counts(train: np.ndarray, test: np.ndarray, users: np.ndarray | None = None) -> Counts:
+    return Counts(
+        train=len(train),
+        test=len(test),
+        users=None if users is None else len(np.unique(users)),
+        classes=len(np.unique(train)),
+    )
+
+
+def _plain(arrays: Mapping[str, Any], part: str, classes: int, path: Path) -> Part:
+    images = arrays[f"x_{part}"]
+    if images.dtype != np.uint8 or images.ndim != 3:
+        raise DataError(
+            f"{path} has x_{part} of {images.dtype} {images.shape}: it must be uint8 [images, rows, columns]."
+        )
+    return checked_part(images[:, None], arrays[f"y_{part}"], classes=classes, path=path)
+
+
+def _tiles(arrays: Mapping[str, Any], part: str, path: Path, decoder: Any) -> Pixels:
+    """The tiles of one part, as many as there are labels; uint8 [tiles, 3, side, side]."""
+    packed, bounds, side = arrays[f"{part}_jpeg"], arrays[f"{part}_offsets"], int(arrays["tile"])
+    images = np.empty((len(arrays[f"{part}_labels"]), 3, side, side), np.uint8)
+    done = 0
+    for start, stop in pairwise(bounds):
+        sheet = np.asarray(decoder.open(io.BytesIO(packed[start:stop].tobytes())).convert("RGB"))
+        rows, columns = sheet.shape[0] // side, sheet.shape[1] // side
+        tiles = sheet.reshape(rows, side, columns, side, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, side, side)
+        taken = min(len(tiles), len(images) - done)
+        images[done : done + taken] = tiles[:taken]
+        done += taken
+    if done < len(images):
+        raise DataError(f"{path} has {done} images and {len(images)} labels for {part}: get a complete copy of it.")
+    return images

@@ -1,0 +1,46 @@
+"""Text as numbers for next-word prediction: words, a vocabulary of the 10,000 most frequent, sequences of one length.
+
+Tokens are padding 0, words 1 to 10,000 by frequency, then unknown, begin and end. A text is begin, its words, end; one
+that is longer than a sequence goes on in the next, which starts with the last token the one before had to predict.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgmr.tasks.losses import PAD
+
+WORDS = 10_000
+UNKNOWN, BEGIN, END = WORDS + 1, WORDS + 2, WORDS + 3
+TOKENS = WORDS + 4
+
+Tokens = NDArray[np.int64]
+
+_WORD = re.compile(r"<url>|\w+(?:'\w+)*|[^\w\s]")
+
+
+def split_words(text: str) -> list[str]:
+    """Lower-case words, and punctuation marks by themselves."""
+    return _WORD.findall(text.lower())
+
+
+def build_vocabulary(texts: Iterable[Sequence[str]], size: int = WORDS) -> dict[str, int]:
+    """Numbers of the most frequent words, from 1; of equally frequent ones the first in the alphabet comes first."""
+    counts: Counter[str] = Counter()
+    for words in texts:
+        counts.update(words)
+    ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+    return {word: number for number, (word, _) in enumerate(ranked[:size], 1)}
+
+
+def sequences(words: Sequence[str], vocabulary: Mapping[str, int], length: int) -> Iterator[Tokens]:
+    """Rows of `length` + 1 tokens: the first `length` are inputs, the last `length` their targets."""
+    tokens = [BEGIN, *(vocabulary.get(word, UNKNOWN) for word in words), END]
+    for start in range(0, len(tokens) - 1, length):
+        row = np.full(length + 1, PAD, np.int64)
+        part = tokens[start : start + length + 1]
+        row[: len(part)] = part
+        yield row

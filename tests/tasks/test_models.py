@@ -1,0 +1,159 @@
+"""The paper's nets: sizes, initial weights, channels, and their losses with numbers computed by hand."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedgmr.submodels.channels import follow_channels
+from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.widths import solve_widths, width_levels
+from fedgmr.tasks.losses import one_hot_bce, token_cross_entropy, token_top1
+from fedgmr.tasks.models.conv2 import Conv2
+from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
+from fedgmr.tasks.models.transformer import EMBEDDING_STD, Transformer2L
+from fedgmr.tasks.models.vgg11 import VGG11
+from fedgmr.training.slicing import kept_sets, slice_module
+
+
+def bound(weight: Tensor) -> float:
+    """The largest magnitude, which is close to the bound of a uniform distribution where there are many."""
+    return float(weight.detach().abs().max())
+
+
+@pytest.mark.parametrize(
+    ("build", "keep", "size", "prunable", "buffers"),
+    [
+        (Conv2, (), 6_603_710, 6_601_504, 0),
+        (VGG11, (), 9_750_922, 9_747_136, 0),
+        (ResNet18, (SHORTCUTS,), 11_227_812, 11_046_080, 9_600),
+        (Transformer2L, (), 2_156_928, 2_154_240, 0),
+    ],
+)
+def test_sizes(build: Callable[[], nn.Module], keep: tuple[str, ...], size: int, prunable: int, buffers: int) -> None:
+    layout = Layout.of(build(), keep=keep)
+    assert (layout.size, layout.prunable_size, layout.buffer_size) == (size, prunable, buffers)
+
+
+def test_initial_weights_of_conv2_and_vgg11() -> None:
+    torch.manual_seed(0)
+    conv2, vgg11 = dict(Conv2().named_parameters()), dict(VGG11().named_parameters())
+    for name, expected in (("0", 0.2), ("3", 0.0354), ("7", 0.0541), ("9", 0.311)):
+        assert bound(conv2[f"{name}.weight"]) == pytest.approx(expected, rel=0.01)
+    expected_of = {0: 0.192, 3: 0.0417, 6: 0.0295, 8: 0.0208, 11: 0.0208, 13: 0.0147, 16: 0.0147, 18: 0.0147}
+    for index, expected in (expected_of | {22: 0.108, 24: 0.108, 26: 0.430}).items():
+        assert bound(vgg11[f"{index}.weight"]) == pytest.approx(expected, rel=0.01)
+    for name in (22, 24, 26):  # biases as PyTorch has them: 1 / sqrt(512)
+        assert bound(vgg11[f"{name}.bias"]) <= 512**-0.5
+
+
+def test_initial_weights_of_resnet18() -> None:
+    torch.manual_seed(0)
+    net = ResNet18()
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            expected = math.sqrt(2 / (module.out_channels * math.prod(module.kernel_size)))
+            assert float(module.weight.std()) == pytest.approx(expected, rel=0.03)
+        if isinstance(module, nn.BatchNorm2d):
+            assert bool((module.weight == 1).all() and (module.bias == 0).all())
+    assert bound(net.fc.weight) == pytest.approx(0.0442, rel=0.01)
+
+
+def test_initial_weights_of_the_transformer() -> None:
+    torch.manual_seed(0)
+    net = Transformer2L()
+    for embedding in (net.tokens, net.positions):
+        assert float(embedding.weight.std()) == pytest.approx(EMBEDDING_STD, rel=0.03)
+    assert bound(net.head.weight) == pytest.approx(96**-0.5, rel=0.01)
+
+
+def test_shortcuts_of_resnet18_are_kept() -> None:
+    layout = Layout.of(ResNet18(), keep=(SHORTCUTS,))
+    kept = [place for place in layout.parameters if len(place.shape) == 4 and not place.prunable]
+    assert [place.name for place in kept] == [f"layer{stage}.0.downsample.0.weight" for stage in (2, 3, 4)]
+    assert sum(place.size for place in kept) == 172_032
+
+
+@pytest.mark.parametrize(("build", "side"), [(VGG11, 32), (ResNet18, 32)])
+def test_sliced_convolutional_nets_compute_what_masked_ones_do(build: Callable[[], nn.Module], side: int) -> None:
+    torch.manual_seed(0)
+    model = build().eval()
+    plan, layout = follow_channels(model), Layout.of(model)
+    (width,) = solve_widths(plan, layout, [0.05])
+    small = slice_module(model, plan, kept_sets(plan, width)).eval()
+    kept = sum(parameter.numel() for parameter in small.parameters())
+    assert kept / layout.size == pytest.approx(0.05, rel=0.02)
+    flat = layout.flatten(model)
+    flat[width_levels(plan, layout, [width, 1.0], ladder=[0.05, 1.0]).levels > 0] = 0
+    layout.bind(model, flat, layout.flatten_buffers(model))
+    inputs = torch.randn(2, 3, side, side)
+    with torch.no_grad():
+        assert torch.allclose(small(inputs), model(inputs), atol=1e-5)
+
+
+def test_channels_of_the_transformer() -> None:
+    model = Transformer2L()
+    plan = follow_channels(model)
+    groups = [(group.size, group.fixed, group.heads) for group in plan.groups]
+    # The stream, and in each block the heads and the feed-forward layer; the words are never sliced.
+    block = [(96, False, 4), (384, False, 1)]
+    assert groups == [(96, False, 1), *block, *block, (10_004, True, 1)]
+    assert plan.heads == ("head",)
+    small = slice_module(model, plan, kept_sets(plan, 0.5))
+    assert small.get_submodule("tokens").weight.shape == (10_004, 48)
+    assert small.get_submodule("blocks.1.attention").in_proj_weight.shape == (144, 48)
+    assert small(torch.randint(10_004, (2, 5))).shape == (2, 5, 10_004)
+
+
+def test_the_transformer_sees_no_future() -> None:
+    torch.manual_seed(0)
+    model = Transformer2L(50, positions=8).eval()
+    tokens = torch.randint(50, (1, 8))
+    changed = tokens.clone()
+    changed[0, 5] = (tokens[0, 5] + 1) % 50
+    with torch.no_grad():
+        before, after = model(tokens), model(changed)
+        assert torch.allclose(before[:, :5], after[:, :5], atol=1e-6)
+        assert (before[:, 5:] - after[:, 5:]).abs().amax(-1).min() > 1e-4
+        # A shorter sequence gives the same, and so does the code path of training once dropout is off.
+        assert torch.allclose(model(tokens[:, :3]), before[:, :3], atol=1e-6)
+        model.train()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
+        assert torch.allclose(model(tokens), before, atol=1e-5)
+
+
+def test_dropout_is_on_in_training() -> None:
+    torch.manual_seed(0)
+    model = Transformer2L(50, positions=8)
+    tokens = torch.randint(50, (1, 8))
+    assert not torch.equal(model(tokens), model(tokens))
+
+
+def test_binary_cross_entropy_on_one_hot_labels() -> None:
+    outputs = torch.tensor([[0.0, math.log(3.0)], [0.0, math.log(3.0)]])
+    # sigmoid: 1/2 and 3/4. Label 1: -ln(1/2) - ln(3/4); label 0: -ln(1/2) - ln(1/4); over 2 samples x 2 classes.
+    expected = (2 * math.log(2) - math.log(3 / 4) + math.log(4)) / 4
+    assert float(one_hot_bce(outputs, torch.tensor([1, 0]))) == pytest.approx(expected)
+    outputs = torch.zeros(3, 62, requires_grad=True)
+    one_hot_bce(outputs, torch.tensor([0, 7, 61])).backward()
+    assert outputs.grad is not None
+    # The mean over classes is what makes a rate of 0.25 usable: (1/2 - 1) / (3 · 62) at the label.
+    assert float(outputs.grad[1, 7]) == pytest.approx(-0.5 / (3 * 62))
+    assert float(outputs.grad[1, 8]) == pytest.approx(0.5 / (3 * 62))
+
+
+def test_padding_is_neither_trained_nor_counted() -> None:
+    outputs = torch.zeros(2, 3, 4)
+    outputs[0, 0, 2] = outputs[0, 1, 3] = outputs[1, 0, 0] = math.log(5.0)
+    targets = torch.tensor([[2, 1, 0], [1, 0, 0]])
+    # Three targets are real: 5/8 for the first; 1/8 for the other two.
+    expected = -(math.log(5 / 8) + 2 * math.log(1 / 8)) / 3
+    assert float(token_cross_entropy(outputs, targets)) == pytest.approx(expected)
+    hits, count = token_top1(outputs, targets)
+    assert (int(hits), count) == (1, 3)
