@@ -1,4 +1,4 @@
-"""CIFAR-10: 50,000 + 10,000 colour images of ten classes (section 3.7: VGG-11, binary cross-entropy).
+"""CIFAR-10: 50,000 + 10,000 colour images of ten classes; VGG-11 with binary cross-entropy (A29).
 
 Training images are mirrored and moved by up to 4 pixels, as PruneFL does.
 """

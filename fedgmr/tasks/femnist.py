@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten characters of 62 classes, by writer (section 3.7: Conv-2, binary cross-entropy).
+"""FEMNIST: handwritten characters of 62 classes, by writer; Conv-2 with binary cross-entropy (A29).
 
 The real data is what LEAF makes of NIST's handwriting database. Without it EMNIST stands in (62 classes, writers
 unknown, so deal it by Dirichlet), or MNIST with its writers (10 classes).

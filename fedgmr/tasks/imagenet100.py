@@ -1,4 +1,4 @@
-"""ImageNet-100: 100 classes of ImageNet (section 3.7: ResNet-18, cross-entropy).
+"""ImageNet-100: 100 classes of ImageNet; ResNet-18 with cross-entropy.
 
 The real data is a tree of image files that the user chose from ImageNet: training on random parts of each image scaled
 to 168 x 168, test on the centre. Without it 100 classes of Tiny-ImageNet stand in, 64 x 64, moved by up to 8 pixels.

@@ -1,4 +1,4 @@
-"""StackOverflow: the next word in what users wrote (section 3.7: Transformer-2L, accuracy over tokens).
+"""StackOverflow: the next word in what users wrote; Transformer-2L (A41), accuracy over tokens.
 
 A fifth of the users is the test set; the vocabulary is that of the others. Without StackOverflow's own texts, posts of
 small Stack Exchange sites or messages of the Ubuntu help channel stand in.

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedgmr.settings_refusals import SettingError, suggestion
+from fedgmr.settings_refusals import SettingError
 from fedgmr.tasks import BUILT_IN
 from fedgmr.tasks.sources import VARIABLE, Source, data_root
 
@@ -29,7 +29,9 @@ def download(task: str, root: str | None) -> Path:
     """
     public = {name: source.download for name, sources in _sources() for source in sources if source.download}
     if task not in public:
-        raise SettingError(f"--download is {task!r}: {suggestion(task, list(public))}")
+        raise SettingError(
+            f"--download is {task!r}, which is not public at a fixed address: give {' or '.join(public)}."
+        )
     directory = data_root(root, "--root")
     if directory is None:
         raise SettingError(f"{VARIABLE} is not set: set it, or --root, to the directory for the data.")

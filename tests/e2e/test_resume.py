@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -98,6 +99,21 @@ def test_killed_at_any_moment(name: str, moment: int, fedgmr: Command, undisturb
     died = fedgmr("run", f"{name}.json", "output=run", before=partial(die_after_calls, max(1, number)))
     assert died.code == KILLED
     _go_on(fedgmr, name)
+    assert left_by(fedgmr.folder / "run") == expected
+
+
+@pytest.mark.parametrize("moment", range(1, 6))
+def test_interrupted_at_any_moment(moment: int, fedgmr: Command, undisturbed: Callable[[str], Any]) -> None:
+    """The same with Ctrl-C, which Python turns into an exception wherever it is."""
+    expected, calls = undisturbed("fedgmr")
+    write_recipe(fedgmr.folder / "fedgmr.json", RECIPES["fedgmr"])
+    number = int(calls * (moment + random.Random(moment).random()) / 7)
+    stop = partial(die_after_calls, number, signal.SIGINT)
+    stopped = fedgmr("run", "fedgmr.json", "output=run", before=stop)
+    assert stopped.code == 130
+    assert stopped.err.splitlines()[-1].startswith("fedgmr: interrupted")
+    assert "Traceback" not in stopped.err
+    _go_on(fedgmr, "fedgmr")
     assert left_by(fedgmr.folder / "run") == expected
 
 

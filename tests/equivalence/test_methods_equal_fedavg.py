@@ -1,4 +1,4 @@
-"""Density 1 everywhere, synchronous, all labels alike: every method's server is FedAvg's, and mostly its clients too."""
+"""Density 1 everywhere, synchronous, all labels alike: every method's server is FedAvg's, mostly its clients too."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -18,6 +18,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("fedavg", {}),
     "fedavg with ims": ("fedavg", {"ims": True}),
     "fedasync": ("fedasync", {}),
+    "fjord with ims": ("fjord", {"ims": True}),
     **{method: (method, {}) for method in BUILT_IN if not method.startswith(("fedgmr", "fedavg", "fedasync"))},
 }
 

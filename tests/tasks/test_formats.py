@@ -32,13 +32,13 @@ def write_leaf(path: Path, users: dict[str, list[int]], value: float = 0.2) -> N
     path.write_text(json.dumps({"users": list(users), "num_samples": [], "user_data": data}))
 
 
-def write_batches(folder: Path, images: int = 3, **changes: Any) -> None:
+def write_batches(folder: Path, images: int = 3) -> None:
     """Batch b is full of the byte b, its labels are 0, 1, 2, ...; the published pickles are of protocol 2."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(BATCHES):
         data = np.full((images, 3072), number, np.uint8)
         data[:, 1024:2048] += 100  # the green plane
-        content = {b"data": data, b"labels": list(range(images)), b"batch_label": name.encode()} | changes
+        content = {b"data": data, b"labels": list(range(images)), b"batch_label": name.encode()}
         (folder / name).write_bytes(pickle.dumps(content, protocol=2))
 
 
@@ -154,7 +154,7 @@ class Payload:
 def test_bad_cifar_batches(
     changes: dict[str, Any], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_batches(tmp_path, **{})
+    write_batches(tmp_path)
     content = {b"data": np.zeros((3, 3072), np.uint8), b"labels": [0, 1, 2]} | changes
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(ValueError, match=complaint):
@@ -182,7 +182,7 @@ def test_idx_files(packed: bool, tmp_path: Path) -> None:
     assert task.train[1].tolist() == [0, 1, 2, 3]
     assert task.train[0][1, 0, 0, :3].tolist() == [784 % 256, 785 % 256, 786 % 256]
     assert task.test[1].tolist() == [0, 1]
-    assert task.inputs(task.train[0])[0, 0, 0, 51].item() == pytest.approx(0.2)
+    assert task.inputs(task.train[0])[0, 0, 1, 23].item() == pytest.approx(0.2)
     assert task.layout().size == 6_603_710 - 52 * 2049  # ten classes rather than 62
     assert str(count_idx_folder(tmp_path / "fashion-mnist")) == "4 + 2 samples, 10 classes"
 
@@ -192,13 +192,13 @@ def test_bad_idx_files(tmp_path: Path) -> None:
     path = tmp_path / "train-images-idx3-ubyte"
     whole = path.read_bytes()
     broken = {
-        whole[:-1]: "3135 bytes for 4 x 28 x 28",
-        whole[:7]: r"ubyte cannot",
+        whole[:-1]: "it has 3135 bytes for 4 x 28 x 28",
+        whole[:7]: "unpack",
         b"\1" + whole[1:]: "begins with 0x01",
     }
-    for content, complaint in broken.items():
+    for content, reason in broken.items():
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=rf"(train-images-idx3-ubyte cannot be read as an IDX.*)?{complaint}"):
+        with pytest.raises(ValueError, match=rf"idx3-ubyte cannot be read as an IDX file \(.*{reason}.*\): get a comp"):
             read_idx_folder(tmp_path)
     path.write_bytes(struct.pack(">4I", 0x803, 1, 2, 2) + bytes(4))
     with pytest.raises(ValueError, match=r"has images of \(2, 2\) pixels: they must be 28 x 28"):

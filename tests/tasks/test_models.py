@@ -55,7 +55,7 @@ def test_initial_weights_of_resnet18() -> None:
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             expected = math.sqrt(2 / (module.out_channels * math.prod(module.kernel_size)))
-            assert float(module.weight.std()) == pytest.approx(expected, rel=0.03)
+            assert float(module.weight.detach().std()) == pytest.approx(expected, rel=0.03)
         if isinstance(module, nn.BatchNorm2d):
             assert bool((module.weight == 1).all() and (module.bias == 0).all())
     assert bound(net.fc.weight) == pytest.approx(0.0442, rel=0.01)
@@ -65,7 +65,7 @@ def test_initial_weights_of_the_transformer() -> None:
     torch.manual_seed(0)
     net = Transformer2L()
     for embedding in (net.tokens, net.positions):
-        assert float(embedding.weight.std()) == pytest.approx(EMBEDDING_STD, rel=0.03)
+        assert float(embedding.weight.detach().std()) == pytest.approx(EMBEDDING_STD, rel=0.03)
     assert bound(net.head.weight) == pytest.approx(96**-0.5, rel=0.01)
 
 

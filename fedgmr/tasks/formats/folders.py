@@ -1,7 +1,7 @@
 """A tree of images, train/CLASS/*.jpeg and val/CLASS/*.jpeg, decoded once into one npz file.
 
 Training images are kept a little larger than the net sees them, so that random crops have something to choose from;
-test images are the centre of the image (section on ImageNet-100 in docs/data.md). The npz file remembers names and
+test images are the centre of the image (docs/data.md, image folders). The npz file remembers names and
 sizes of the image files; when those change it is made anew.
 """
 
@@ -89,15 +89,17 @@ def _decode(files: dict[str, list[tuple[Path, int]]], pixels: int, path: Path, m
     decoder, part = pillow(), path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
+        file = part.open("wb")
+    except OSError as error:
+        fix = "give task.options.cache, a directory with room for the decoded images"
+        raise DataError(f"{path} cannot be written ({error.strerror or error}): {fix}.") from error
+    try:
+        with file:
             arrays: dict[str, Any] = {"fingerprint": np.array(mark)}
             arrays["train"], arrays["train_labels"] = _squares(files["train"], 1.0, round(_ROOM * pixels), decoder)
             arrays["test"], arrays["test_labels"] = _squares(files["test"], _TEST_SHARE, pixels, decoder)
             np.savez(file, **arrays)
         part.replace(path)
-    except OSError as error:
-        fix = "give task.options.cache, a directory with room for the decoded images"
-        raise DataError(f"{path} cannot be written ({error.strerror or error}): {fix}.") from error
     finally:
         part.unlink(missing_ok=True)
     return arrays
