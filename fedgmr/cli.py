@@ -70,12 +70,14 @@ def _compare(given: argparse.Namespace) -> None:
     runs = list(planned_runs(data, overrides, given.methods.split(","), given.seeds))
     directory = output or _default_output(f"{runs[0][1].name}-compare")
     directories = run_all(runs, directory, _progress)
-    for run in directories:
-        write_report(run)
     comparison = compare_runs(directories, target=given.target)
-    report = write_comparison(comparison, directory)
     print(comparison.text())
-    print(f"\nReport: {report}")
+    try:
+        for run in directories:
+            write_report(run)
+        print(f"\nReport: {write_comparison(comparison, directory)}")
+    except ModuleNotFoundError as missing:
+        print(f"\nRuns: {directory} ({_no_report(missing)})")
 
 
 def _list(given: argparse.Namespace) -> None:
@@ -141,8 +143,12 @@ def _finish(progress: Progress, directory: Path, accuracy: float) -> None:
 
         report = f"Report: {write_report(directory)}"
     except ModuleNotFoundError as missing:  # the simulator also runs where only torch and numpy are
-        report = f"Run: {directory} (no report: the package {(missing.name or '').partition('.')[0]} is not installed)"
+        report = f"Run: {directory} ({_no_report(missing)})"
     print(f"Final accuracy {100 * accuracy:.2f} %. {report}")
+
+
+def _no_report(missing: ModuleNotFoundError) -> str:
+    return f"no report: the package {(missing.name or '').partition('.')[0]} is not installed"
 
 
 def _show_warning(

@@ -138,10 +138,9 @@ def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def recipe_path(source: str) -> Path:
     """The file of a recipe given by path or by name."""
-    path = Path(source)
-    if path.exists() or path.suffix or "/" in source:
+    path, shipped = Path(source), shipped_recipes()
+    if path.exists() or path.suffix:
         return path
-    shipped = shipped_recipes()
     if source not in shipped:
         raise SettingError(
             f"The recipe {source!r} is neither a file nor one that ships with the package: "

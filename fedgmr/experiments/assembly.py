@@ -23,6 +23,7 @@ from fedgmr.server.server import Server, Workload
 from fedgmr.submodels.channels import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
+from fedgmr.submodels.widths import RollingWindow
 from fedgmr.tasks.partition import Indices, Pool, SampleOrder
 from fedgmr.tasks.task import Task, named_task
 from fedgmr.training.bench import Bench, MaskedBench
@@ -114,7 +115,7 @@ def assemble(recipe: Recipe, task: Task) -> Assembly:
         rule=method.local,
         held_out=dealt.held_out,
     )
-    network = make_network(recipe, layout, links)
+    network = make_network(recipe, layout, links, per_width=method.local.norm == "per_width")
     fleet = SimulatedFleet(network, SequentialExecutor(trainer), len(links), absences=recipe.fleet.absences)
     return Assembly(recipe=recipe, task=task, layout=layout, server=server, fleet=fleet, evaluator=evaluator)
 
@@ -125,11 +126,24 @@ def make_bench(
     """Where a client of this method trains: small modules for sub-models by width, a masked one otherwise."""
     if method.by_width:
         assert plan is not None
+        frozen = any(not parameter.requires_grad for parameter in model.parameters())
+        if isinstance(method.ranking, RollingWindow) and (
+            frozen or (layout.buffers and method.local.norm == "running")
+        ):
+            raise ValueError(
+                "method.ranking is rolling_window and the model has frozen parameters or running statistics, which "
+                "do not roll: use width_prefix, or local: {kind: width_sgd, norm: batch}."
+            )
         return SlicedBench(model, layout, plan, method.levels_in_ladder, method.local, device)
     return MaskedBench(model, layout, device)
 
 
 def _labels(task: Task, layout: Layout, plan: ChannelPlan, parts: Sequence[Indices]) -> Labels:
+    if task.train[1].dtype.is_floating_point:
+        raise ValueError(
+            f"method.aggregation is label_aware and the targets of {task.name} are no classes: "
+            "set method.aggregation.label_aware to false."
+        )
     coordinates, classes = output_rows(layout, plan.heads)
     owned = torch.zeros(len(parts), int(classes.max()) + 1, dtype=torch.bool)
     for client, part in enumerate(parts):
@@ -155,10 +169,11 @@ def make_network(
     *,
     settings: NetworkSettings | None = None,
     ims: bool | None = None,
+    per_width: bool = False,
 ) -> Network:
-    """The network of a recipe's fleet."""
+    """The network of a recipe's fleet; `per_width`: the model's buffers travel once per level."""
     settings = settings or recipe.network
-    sizes: Sizes = WireSizes(buffers=layout.buffer_size, per_width=recipe.method.local.norm == "per_width")
+    sizes: Sizes = WireSizes(buffers=layout.buffer_size, per_width=per_width)
     if settings.sizes == "paper":
         sizes = PaperSizes(weights=layout.prunable_size, dense=layout.size - layout.prunable_size)
     return Network(

@@ -46,7 +46,7 @@ class NetworkSettings:
     compute_seconds: float = field(default=0.5, metadata={"at_least": 0, "help": "local training time of a task"})
     noise: float = field(
         default=0.05,
-        metadata={"at_least": 0, "help": "sigma of the mean-one lognormal on every client transfer"},
+        metadata={"at_least": 0, "at_most": 10, "help": "sigma of the mean-one lognormal on every client transfer"},
     )
     cut_through: bool = field(
         default=True,

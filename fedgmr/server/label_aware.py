@@ -32,6 +32,11 @@ def output_rows(layout: Layout, heads: Sequence[str]) -> tuple[Tensor, Tensor]:
             rows = place.shape[0]
             coordinates.append(torch.arange(place.start, place.stop))
             classes.append(torch.arange(rows).repeat_interleave(place.size // rows))
+    if not any(len(place.shape) > 1 and place.name.rpartition(".")[0] in heads for place in layout.parameters):
+        raise ValueError(
+            f"method.aggregation is label_aware and the output layer {', '.join(heads)} has no weight of its own "
+            "(tied?): set method.aggregation.label_aware to false."
+        )
     return torch.cat(coordinates), torch.cat(classes)
 
 
