@@ -230,7 +230,8 @@ def _draw_bars(axes: "Axes", down: Column, up: Column) -> None:
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color=_FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=10, borderpad=0.2)
+    # Below the axis label: above, long method names push the axes under the title and the two would meet.
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize=10)
 
 
 def _label_ends(axes: "Axes", labels: Sequence[_Label], figure_height: float) -> None:
