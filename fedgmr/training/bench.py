@@ -9,7 +9,6 @@ modules. Read next: `rules.py`, what is done on it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -50,68 +49,53 @@ class LocalRun:
                 self.flat.masked_fill_(self.outside, 0)
 
 
-class Bench(Protocol):
-    """Where a task is worked on."""
-
-    task: ClientTask
-
-    def begin(self, task: ClientTask, loss: Loss) -> None:
-        """Take up a task with the client's loss."""
-        ...
-
-    def run(self, level: int | None = None) -> LocalRun:
-        """The sub-model of `level` (the task's own by default) with the client's current values."""
-        ...
-
-    def finish(self) -> tuple[Tensor, Tensor]:
-        """The trained values in level order and the model's buffers."""
-        ...
-
-
-class MaskedBench:
-    """One full-size module; a sub-model is the full model with zeros outside."""
-
-    task: ClientTask
+class Desk:
+    """A module in training whose parameters and buffers are two flat vectors."""
 
     def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
-        """Takes `module` over: its parameters and buffers become aliases of the bench's vectors."""
+        """Takes `module` over: its tensors become aliases of the desk's vectors."""
         self.module, self.layout = module.to(device).train(), layout
         self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
         self.buffers = torch.zeros(layout.buffer_size, dtype=layout.dtype, device=device)
         layout.bind(module, self.flat, self.buffers)
         named = dict(module.named_parameters())
         self.parameters: list[Tensor] = [named[place.name] for place in layout.parameters]
-        # Buffers outside the layout (batch counters, caches) start every task as the model made them.
         travelling = {place.name for place in layout.buffers}
         self._others = [(b, b.clone()) for name, b in module.named_buffers() if name not in travelling]
-        self._open: LocalRun | None = None
-        self._state: Tensor | None = None  # all the client's values; None while one level was enough
-        self._outside: dict[int, Tensor] = {}
-        self._outside_version = -1
 
-    def begin(self, task: ClientTask, loss: Loss) -> None:
-        """Take up a task."""
-        self.task, self._loss = task, loss
-        self._open = self._state = None
-        self.buffers.copy_(task.buffers)
+    def reset(self) -> None:
+        """Buffers outside the layout (batch counters, caches) as the model made them: no task leaves a trace."""
         for buffer, initial in self._others:
             buffer.copy_(initial)
 
+
+class Bench:
+    """Where a task is worked on; what is left open is how a sub-model lies on a desk."""
+
+    task: ClientTask
+    _loss: Loss
+
+    def __init__(self) -> None:
+        self._open: LocalRun | None = None
+        self._state: Tensor | None = None  # all the client's values; None while one level was enough
+
+    def begin(self, task: ClientTask, loss: Loss) -> None:
+        """Take up a task with the client's loss."""
+        self.task, self._loss = task, loss
+        self._open = self._state = None
+
     def run(self, level: int | None = None) -> LocalRun:
-        """Lay out the sub-model of `level`."""
+        """The sub-model of `level` (the task's own by default) with the client's current values."""
         level = self.task.level if level is None else level
         if self._open is None or self._open.level != level:
             self._take_back()
-            self.flat.copy_(self.task.model if self._state is None else self._state)
-            outside = self._outside_of(level)
-            if outside is not None:
-                self.flat.masked_fill_(outside, 0)
+            desk, outside = self._lay_out(level, self.task.model if self._state is None else self._state)
             self._open = LocalRun(
                 level=level,
-                module=self.module,
-                parameters=self.parameters,
-                places=self.layout.parameters,
-                flat=self.flat,
+                module=desk.module,
+                parameters=desk.parameters,
+                places=desk.layout.parameters,
+                flat=desk.flat,
                 outside=outside,
                 learning_rate=self.task.learning_rate,
                 loss=self._loss,
@@ -119,24 +103,71 @@ class MaskedBench:
         return self._open
 
     def finish(self) -> tuple[Tensor, Tensor]:
-        """The task's values; whatever level was trained last."""
-        open_run = self.run() if self._open is None else self._open
-        values = self.flat
-        if self._state is not None or open_run.level != self.task.level:
-            self._take_back()
-            assert self._state is not None
-            values = self._state
-        return self.task.levels.pack(values, self.task.level), self.buffers.clone()
+        """The task's trained values in level order, whatever level was trained last, and the model's buffers."""
+        run = self.run() if self._open is None else self._open
+        if self._state is None and run.level == self.task.level:
+            return self._values(run), self._statistics(run)
+        self._take_back()
+        assert self._state is not None
+        return self.task.levels.pack(self._state, self.task.level), self._statistics(run)
 
     def _take_back(self) -> None:
-        if self._open is None:
-            return
-        if self._state is None:
-            self._state = self.task.model.clone()
-        if self._open.outside is None:
-            self._state.copy_(self.flat)
+        if self._open is not None:
+            if self._state is None:
+                self._state = self.task.model.clone()
+            self._put_back(self._open, self._state)
+
+    def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
+        """A desk with the sub-model of `level` out of the full vector `source`, and what lies outside it there."""
+        raise NotImplementedError
+
+    def _put_back(self, run: LocalRun, state: Tensor) -> None:
+        """Write the run's values into the full vector `state`."""
+        raise NotImplementedError
+
+    def _values(self, run: LocalRun) -> Tensor:
+        """The run's values in level order."""
+        raise NotImplementedError
+
+    def _statistics(self, run: LocalRun) -> Tensor:
+        """The model's buffers after the last run."""
+        raise NotImplementedError
+
+
+class MaskedBench(Bench):
+    """One full-size module; a sub-model is the full model with zeros outside."""
+
+    def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
+        """Takes `module` over."""
+        super().__init__()
+        self.desk = Desk(module, layout, device)
+        self._outside: dict[int, Tensor] = {}
+        self._outside_version = -1
+
+    def begin(self, task: ClientTask, loss: Loss) -> None:
+        """Take up a task with the client's loss."""
+        super().begin(task, loss)
+        self.desk.buffers.copy_(task.buffers)
+        self.desk.reset()
+
+    def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
+        self.desk.flat.copy_(source)
+        outside = self._outside_of(level)
+        if outside is not None:
+            self.desk.flat.masked_fill_(outside, 0)
+        return self.desk, outside
+
+    def _put_back(self, run: LocalRun, state: Tensor) -> None:
+        if run.outside is None:
+            state.copy_(run.flat)
         else:
-            torch.where(self._open.outside, self._state, self.flat, out=self._state)
+            torch.where(run.outside, state, run.flat, out=state)
+
+    def _values(self, run: LocalRun) -> Tensor:
+        return self.task.levels.pack(run.flat, run.level)
+
+    def _statistics(self, run: LocalRun) -> Tensor:
+        return self.desk.buffers.clone()
 
     def _outside_of(self, level: int) -> Tensor | None:
         levels = self.task.levels

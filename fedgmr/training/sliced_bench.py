@@ -15,129 +15,84 @@ from fedgmr.submodels.channels import ChannelPlan
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder
 from fedgmr.submodels.widths import solve_widths
-from fedgmr.training.bench import LocalRun, Loss
+from fedgmr.training.bench import Bench, Desk, LocalRun, Loss
 from fedgmr.training.rules import LocalRule
 from fedgmr.training.slicing import kept_sets, scale_hidden, slice_module
 
 
-class SlicedBench:
+class SlicedBench(Bench):
     """Small modules for the width methods."""
-
-    task: ClientTask
 
     def __init__(
         self, model: nn.Module, layout: Layout, plan: ChannelPlan, ladder: Ladder, rule: LocalRule, device: torch.device
     ) -> None:
-        self.model, self.layout, self.plan, self.rule = model.to(device), layout, plan, rule
+        super().__init__()
+        self.model, self.layout, self.plan, self.rule, self.device = model.to(device), layout, plan, rule, device
         self.widths = solve_widths(plan, layout, ladder)
         batch_norm = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
         self.scaled = batch_norm if rule.scaler is None else rule.scaler
-        self._desks: dict[int, _Desk] = {}
-        self._open: LocalRun | None = None
-        self._state: Tensor | None = None  # all the client's values; None while one level was enough
+        self._desks: dict[int, tuple[Desk, Tensor]] = {}  # by level: a small module, its entries of the buffer vector
         self._kept: dict[int, Tensor] = {}  # coordinates by level, for the map of `_kept_version`
         self._kept_version = -1
 
     def begin(self, task: ClientTask, loss: Loss) -> None:
-        """Take up a task."""
-        self.task, self._loss = task, loss
-        self._open = self._state = None
-        self._statistics = task.buffers.clone()
-        for desk in self._desks.values():
-            for counter, start in desk.counters:
-                counter.copy_(start)
+        """Take up a task with the client's loss."""
+        super().begin(task, loss)
+        self._buffers = task.buffers.clone()
+        for desk, _ in self._desks.values():
+            desk.reset()
         if task.map_version != self._kept_version:
             self._kept.clear()
             self._kept_version = task.map_version
 
-    def run(self, level: int | None = None) -> LocalRun:
-        """The small network of `level` with the client's current values."""
-        level = self.task.level if level is None else level
-        if self._open is None or self._open.level != level:
-            self._take_back()
-            desk = self._desk(level)
-            source = self.task.model if self._state is None else self._state
-            torch.index_select(source, 0, self._coordinates(level), out=desk.flat)
-            desk.buffers.copy_(self._statistics_of(level)[desk.statistics])
-            self._open = LocalRun(
-                level=level,
-                module=desk.module,
-                parameters=desk.parameters,
-                places=desk.layout.parameters,
-                flat=desk.flat,
-                outside=None,
-                learning_rate=self.task.learning_rate,
-                loss=self._loss,
-            )
-        return self._open
+    def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
+        desk, entries = self._desk(level)
+        torch.index_select(source, 0, self._coordinates(level), out=desk.flat)
+        desk.buffers.copy_(self._buffers_of(level)[entries])
+        return desk, None
 
-    def finish(self) -> tuple[Tensor, Tensor]:
-        """The task's values in level order, and the statistics of the widths it trained."""
-        open_run = self.run() if self._open is None else self._open
-        if self._state is None and open_run.level == self.task.level:
-            order, size = self.task.levels.order, len(open_run.flat)
-            values = open_run.flat.clone()
-            if order is not None:
-                values = values[torch.searchsorted(self._coordinates(self.task.level), order[:size])]
-            self._keep_statistics()
-        else:
-            self._take_back()
-            assert self._state is not None
-            values = self.task.levels.pack(self._state, self.task.level)
-        if self.rule.norm == "per_width":
-            return values, self._statistics[: (self.task.level + 1) * self.layout.buffer_size]
-        return values, self._statistics
+    def _put_back(self, run: LocalRun, state: Tensor) -> None:
+        state.index_copy_(0, self._coordinates(run.level), run.flat)
+        self._keep_statistics(run)
 
-    def _take_back(self) -> None:
-        if self._open is None:
-            return
-        if self._state is None:
-            self._state = self.task.model.clone()
-        self._state.index_copy_(0, self._coordinates(self._open.level), self._open.flat)
-        self._keep_statistics()
+    def _values(self, run: LocalRun) -> Tensor:
+        order = self.task.levels.order
+        if order is None:
+            return run.flat.clone()
+        return run.flat[torch.searchsorted(self._coordinates(run.level), order[: len(run.flat)])]
 
-    def _keep_statistics(self) -> None:
-        assert self._open is not None
-        desk = self._desk(self._open.level)
-        self._statistics_of(self._open.level)[desk.statistics] = desk.buffers
+    def _statistics(self, run: LocalRun) -> Tensor:
+        """Where they are kept per width, those of the widths up to the task's."""
+        self._keep_statistics(run)
+        blocks = self.task.level + 1
+        return self._buffers[: blocks * self.layout.buffer_size] if self.rule.norm == "per_width" else self._buffers
 
-    def _statistics_of(self, level: int) -> Tensor:
-        """The view of the client's statistics that a level uses."""
+    def _keep_statistics(self, run: LocalRun) -> None:
+        desk, entries = self._desk(run.level)
+        self._buffers_of(run.level)[entries] = desk.buffers
+
+    def _buffers_of(self, level: int) -> Tensor:
+        """The view of the client's buffers that a level uses."""
+        if self.rule.norm != "per_width":
+            return self._buffers
         size = self.layout.buffer_size
-        return (
-            self._statistics[level * size : (level + 1) * size] if self.rule.norm == "per_width" else self._statistics
-        )
+        return self._buffers[level * size : (level + 1) * size]
 
     def _coordinates(self, level: int) -> Tensor:
         if level not in self._kept:
             self._kept[level] = torch.nonzero(self.task.levels.levels <= level).view(-1)
         return self._kept[level]
 
-    def _desk(self, level: int) -> "_Desk":
+    def _desk(self, level: int) -> tuple[Desk, Tensor]:
         if level not in self._desks:
-            self._desks[level] = _Desk(self.model, self.layout, self.plan, self.widths[level], scaled=self.scaled)
+            width = self.widths[level]
+            kept = kept_sets(self.plan, width)
+            module = slice_module(self.model, self.plan, kept)
+            if self.scaled and width < 1:
+                scale_hidden(module, self.plan, 1 / width)
+            entries = _buffer_entries(self.layout, self.plan, kept).to(self.device)
+            self._desks[level] = (Desk(module, Layout.of(module), self.device), entries)
         return self._desks[level]
-
-
-class _Desk:
-    """The small module of one level and its vectors."""
-
-    def __init__(self, model: nn.Module, layout: Layout, plan: ChannelPlan, width: float, *, scaled: bool) -> None:
-        kept = kept_sets(plan, width)
-        device = next(model.parameters()).device
-        self.module = slice_module(model, plan, kept).train()
-        if scaled and width < 1:
-            scale_hidden(self.module, plan, 1 / width)
-        self.layout = Layout.of(self.module)
-        self.flat = torch.zeros(self.layout.size, dtype=layout.dtype, device=device)
-        self.buffers = torch.zeros(self.layout.buffer_size, dtype=layout.dtype, device=device)
-        self.layout.bind(self.module, self.flat, self.buffers)
-        named = dict(self.module.named_parameters())
-        self.parameters: list[Tensor] = [named[place.name] for place in self.layout.parameters]
-        self.statistics = _buffer_entries(layout, plan, kept).to(device)
-        # Counters that no layout carries, such as num_batches_tracked: as at the start for every task.
-        carried = {place.name for place in self.layout.buffers}
-        self.counters = [(b, b.clone()) for name, b in self.module.named_buffers() if name not in carried]
 
 
 def _buffer_entries(layout: Layout, plan: ChannelPlan, kept: Mapping[int, Tensor]) -> Tensor:

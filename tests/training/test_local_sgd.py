@@ -50,7 +50,7 @@ def trainer_of(
 
 def flat_of(trainer: LocalTrainer) -> Tensor:
     assert isinstance(trainer.bench, MaskedBench)
-    return trainer.bench.flat
+    return trainer.bench.desk.flat
 
 
 def work(task: Task, *, levels: LevelMap | None = None, level: int = 0, **more: object) -> ClientTask:

@@ -174,7 +174,7 @@ def test_a_tensor_outside_the_sub_model_stays_zero(scope: Any) -> None:
     update = trainer.train(work(task, levels, model=torch.tensor([0.3, 0.2, 9.0]), learning_rate=0.01))
     assert torch.isfinite(update.values).all()
     assert isinstance(trainer.bench, MaskedBench)
-    assert trainer.bench.flat[2] == 0
+    assert trainer.bench.desk.flat[2] == 0
     assert update.values[1] == pytest.approx(0.2 - 0.015)  # frozen after the first step
 
 
