@@ -163,14 +163,8 @@ class Network:
         scale: float = 1.0,
     ) -> None:
         """`scale` multiplies every rate, the server's too."""
-        self.settings, self.links, self.sizes, self.ims, self.seed, self.scale = (
-            settings,
-            links,
-            sizes,
-            ims,
-            seed,
-            scale,
-        )
+        self.settings, self.links, self.sizes = settings, links, sizes
+        self.ims, self.seed, self.scale = ims, seed, scale
         self.uplink_free = 0.0
         self.server_bytes = 0
         # By client: the level map it holds, as (version, highest level known).
