@@ -113,7 +113,8 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
         raise SettingError(f"methods is {tuned!r}: give a mapping from method names to their settings.")
     for pattern, settings in tuned.items():
         if "*" not in pattern:
-            named_method(pattern, settings)  # a mistake is told even where the method is not the one that runs
+            # A mistake is told even where the method is not the one that runs.
+            named_method(pattern, settings, path=f"methods.{pattern}")
     if isinstance(data.get("method"), Mapping):
         given = dict(data["method"])
         if "name" not in given:

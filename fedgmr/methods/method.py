@@ -110,12 +110,13 @@ def with_restoration(method: Method) -> Method:
 _PLUG_INS: Mapping[str, Callable[[Method], Method]] = {"aux": with_workflow, "gmr": with_restoration}
 
 
-def named_method(name: str, *overrides: Mapping[str, Any]) -> Method:
+def named_method(name: str, *overrides: Mapping[str, Any], path: str = "method") -> Method:
     """The method `name` with fields overridden by plain data, later ones last.
 
     Args:
         name: a built-in method or an import path; "+aux" puts it into FedGMR's workflow, "+gmr" adds restoration.
         *overrides: fields as in a recipe's section `method`.
+        path: the section the overrides come from, for messages.
     """
     base, *plug_ins = name.split("+")
     method = method_factory(base)()
@@ -127,7 +128,7 @@ def named_method(name: str, *overrides: Mapping[str, Any]) -> Method:
         method = _PLUG_INS[plug_in](method)
     method = replace(method, name=name)
     for settings in overrides:
-        method = build(type(method), settings, path="method", base=method)
+        method = build(type(method), settings, path=path, base=method)
     return method
 
 
