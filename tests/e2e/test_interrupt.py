@@ -12,7 +12,7 @@ from e2e.recipes import recipe
 def test_interrupt_and_resume(fedgmr: Command) -> None:
     folder = fedgmr.folder
     write_recipe(folder / "r.json", recipe("dropped", seconds=2500.0))
-    # Python may swallow an interrupt that falls into a finaliser, and a slow observer may come after the end: try thrice.
+    # Python may swallow an interrupt that falls into a finaliser, and the run may be over before it: try thrice.
     for _ in range(3):
         shutil.rmtree(folder / "run", ignore_errors=True)
         code, out, err = _interrupted(folder)

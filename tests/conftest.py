@@ -1,0 +1,8 @@
+"""For all tests: no deadlines, a busy machine is no failure; where CI is set, the same examples every time."""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("calm", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("calm")
