@@ -20,6 +20,7 @@ from fedgmr.settings_refusals import SettingError, suggestion
 from fedgmr.settings_schema import plain, schema
 from fedgmr.settings_text import apply_overrides, read_mapping
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
+from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.settings import TrainingSettings
 
 SCHEMA_VERSION = 1
@@ -84,7 +85,7 @@ class Recipe:
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     device: str = field(default="auto", metadata={"help": "auto, cpu, cuda or cuda:N"})
-    executor: Literal["sequential"] = "sequential"
+    execution: ExecutionSettings = ExecutionSettings()
 
     def __post_init__(self) -> None:
         if self.schema_version != SCHEMA_VERSION:

@@ -1,0 +1,29 @@
+"""Execution in a recipe: how tasks are computed, never what is computed.
+
+`auto` is decided by a short probe when a run starts; the resolved recipe says what was chosen, so that a resumed or
+repeated run computes the same way.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionSettings:
+    """How tasks are trained."""
+
+    executor: Literal["auto", "sequential", "graphed"] = field(
+        default="auto",
+        metadata={
+            "help": "sequential: one task after the other; graphed: CUDA graphs on parallel streams; "
+            "auto: a short probe decides"
+        },
+    )
+    slots: int | None = field(
+        default=None,
+        metadata={"at_least": 1, "help": "graphed: tasks trained at once; none: as many as arrive, within the memory"},
+    )
+    tf32: bool = field(default=True, metadata={"help": "CUDA: products of float32 in TF32"})
+    autocast: Literal["none", "bfloat16"] = field(
+        default="none", metadata={"help": "precision of the forward and backward pass; weights stay as they are"}
+    )
