@@ -17,7 +17,7 @@ class ClientProfile:
     """What the server knows of a client before the first task."""
 
     density: float
-    samples: int
+    samples: int  # 0: it has not said so yet
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,8 +56,9 @@ class Update:
     version: int
     values: Tensor  # level order, the length of the sub-model
     buffers: Tensor
-    loss: float  # mean over the local steps
+    loss: float | Tensor  # mean over the local steps; a tensor where the device has not got there yet
     report: Report | None = None
+    natural: bool = False  # the values are a whole model's in natural order instead
 
 
 class Diverged(ArithmeticError):  # noqa: N818 - what happened, as the command line reports it

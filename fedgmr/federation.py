@@ -4,8 +4,8 @@ The server decides, the fleet carries out; which fleet stands behind the loop, s
 here. Read next: `server/server.py` (merge and restoration), `fleets/simulated.py` (virtual time).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.server.server import Server
@@ -24,8 +24,16 @@ class Fleet(Protocol):
         """Tasks dispatched and not yet collected."""
         ...
 
+    def begin(self) -> None:
+        """Wait until there are clients enough to start or to go on; the clock runs from here."""
+        ...
+
     def free(self) -> list[int]:
         """Clients that can take a task now."""
+        ...
+
+    def lost(self) -> list[int]:
+        """Clients whose task will never come back, each told once."""
         ...
 
     def dispatch(self, tasks: Sequence[ClientTask]) -> None:
@@ -33,7 +41,36 @@ class Fleet(Protocol):
         ...
 
     def collect(self, *, until: float, arrivals: int | None = None) -> list[Update]:
-        """Wait until a moment, or until so many updates have arrived if that is earlier."""
+        """Wait until a moment, or until so many updates have arrived if that is earlier.
+
+        Fewer come back before that moment only where the others were lost.
+        """
+        ...
+
+
+class RecordedFleet(Fleet, Protocol):
+    """A fleet that a run can record and take up again; counts run from its beginning."""
+
+    clients: int
+    bytes_down: list[int]
+    bytes_up: list[int]
+
+    @property
+    def bytes_server(self) -> int:
+        """Bytes that have crossed the server's uplink."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Tasks that came to nothing, by reason."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the tasks, which the server keeps, as JSON-ready data."""
+        ...
+
+    def restore(self, state: dict[str, Any], tasks: dict[int, ClientTask]) -> None:
+        """Take up the state saved by `state()`; `tasks` are those in flight then."""
         ...
 
 
@@ -50,14 +87,21 @@ def federate(
         resumed: the tasks of the last dispatch are in flight already.
     """
     coordination = server.rules.coordination
+    fleet.begin()
     if not resumed:
-        fleet.dispatch(server.tasks(fleet.free(), fleet.now))
+        _dispatch(server, fleet)
     while fleet.now < seconds:
         wait = coordination.wait(server.tick, fleet.in_flight)
         updates = fleet.collect(until=min(wait.until, seconds), arrivals=wait.arrivals)
-        if wait.until > seconds and (wait.arrivals is None or len(updates) < wait.arrivals):
+        short = wait.arrivals is None or len(updates) < wait.arrivals
+        if wait.until > seconds and short and fleet.now >= seconds:
             break  # the budget ended before the merge
         if updates or wait.arrivals is None:
             server.merge(updates, fleet.now)
-        fleet.dispatch(server.tasks(fleet.free(), fleet.now))
+        _dispatch(server, fleet)
         after_tick()
+
+
+def _dispatch(server: Server, fleet: Fleet) -> None:
+    server.give_up(fleet.lost())
+    fleet.dispatch(server.tasks(fleet.free(), fleet.now))

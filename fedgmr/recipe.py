@@ -11,6 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
+from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.network import NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods.method import Method, named_method
@@ -21,6 +22,7 @@ from fedgmr.settings_schema import plain, schema
 from fedgmr.settings_text import apply_overrides, read_mapping
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
 from fedgmr.training.execution import ExecutionSettings
+from fedgmr.training.optimizers import SGD
 from fedgmr.training.settings import TrainingSettings
 
 SCHEMA_VERSION = 1
@@ -47,6 +49,14 @@ class EvaluationSettings:
         default="server",
         metadata={"help": "metric for restoration: a held-out server set, or the clients' own held-out samples"},
     )
+    validation_samples: int | None = field(
+        default=None,
+        metadata={"at_least": 1, "help": "training samples that the server holds out; none: as the task says"},
+    )
+    test_samples: int | None = field(
+        default=None,
+        metadata={"at_least": 1, "help": "so many test samples, drawn by the seed and named in the title; none: all"},
+    )
     client_holdout: float = field(
         default=0.1,
         metadata={
@@ -61,7 +71,12 @@ class EvaluationSettings:
 class CheckpointSettings:
     """When the whole run state is saved."""
 
-    every: int = field(default=100, metadata={"at_least": 1, "help": "ticks between checkpoints"})
+    every: int | None = field(
+        default=None, metadata={"at_least": 1, "help": "ticks between checkpoints; none: by the clock"}
+    )
+    seconds: float = field(
+        default=60.0, metadata={"at_least": 0, "help": "wall-clock seconds between checkpoints, where every is none"}
+    )
     keep: int = field(default=2, metadata={"at_least": 1, "help": "how many of the newest are kept"})
 
 
@@ -86,12 +101,18 @@ class Recipe:
     checkpoint: CheckpointSettings = CheckpointSettings()
     device: str = field(default="auto", metadata={"help": "auto, cpu, cuda or cuda:N"})
     execution: ExecutionSettings = ExecutionSettings()
+    deployment: DeploymentSettings = DeploymentSettings()
 
     def __post_init__(self) -> None:
         if self.schema_version != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {self.schema_version}: this release reads version {SCHEMA_VERSION}.")
         if not isfinite(self.seconds):
             raise ValueError(f"seconds is {self.seconds}: give a finite time budget.")
+        if getattr(self.method.local, "distillation", False) and not isinstance(self.training.optimizer, SGD):
+            raise ValueError(
+                f"training.optimizer is {self.training.optimizer.kind} and method.local.distillation is true: it takes "
+                "two steps per mini-batch, which add up with sgd only; set one of them otherwise."
+            )
 
 
 def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str | None = None) -> Recipe:

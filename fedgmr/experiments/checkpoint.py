@@ -17,17 +17,17 @@ from torch import Tensor
 
 from fedgmr.exchange import ClientTask
 from fedgmr.experiments.tensorfile import read_tensors, write_tensors
-from fedgmr.fleets.simulated import SimulatedFleet
-from fedgmr.server.aggregation import Contribution
+from fedgmr.federation import RecordedFleet
 from fedgmr.server.restoration import SaturationDetector
 from fedgmr.server.server import Server
+from fedgmr.server.sums import Contribution
 from fedgmr.submodels.levels import LevelMap
 
 SCHEMA_VERSION = 1
 _FOLDER = "checkpoints"
 
 
-def save_checkpoint(run: Path, server: Server, fleet: SimulatedFleet, *, recorded: int, keep: int) -> None:
+def save_checkpoint(run: Path, server: Server, fleet: RecordedFleet, *, recorded: int, keep: int) -> None:
     """Write the checkpoint of this tick and drop all but the `keep` newest."""
     folder = run / _FOLDER
     folder.mkdir(exist_ok=True)
@@ -39,7 +39,7 @@ def save_checkpoint(run: Path, server: Server, fleet: SimulatedFleet, *, recorde
         old.unlink()
 
 
-def load_checkpoint(run: Path, server: Server, fleet: SimulatedFleet) -> int | None:
+def load_checkpoint(run: Path, server: Server, fleet: RecordedFleet) -> int | None:
     """Take up the newest valid checkpoint; returns the number of records at its time, None if there is none.
 
     Raises:
@@ -83,7 +83,8 @@ def server_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         maps[task.map_version] = task.levels
     for c in server.buffer.values():
         tensors[f"held.{c.client}"], tensors[f"held_buffers.{c.client}"] = c.values, c.buffers
-        maps[c.map_version] = c.levels
+        if c.levels is not None:
+            maps[c.map_version] = c.levels
     tensors |= {f"levels.{version}": levels.levels for version, levels in maps.items()}
     state = {
         "tick": server.tick,
@@ -94,6 +95,7 @@ def server_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
             [i, d.best if d.best > -math.inf else None, d.waited] for i, d in sorted(server.detectors.items())
         ],
         "held": [[c.client, c.version, c.level, c.map_version] for c in server.buffer.values()],
+        "natural": [c.client for c in server.buffer.values() if c.levels is None],
         "dispatched": [
             [t.client, t.version, t.level, t.map_version, t.learning_rate, t.first_batch]
             for t in server.dispatched.values()
@@ -102,6 +104,7 @@ def server_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "updates": server.updates,
         "staleness": server.staleness,
         "reports": [[level, total, n] for level, (total, n) in sorted(server.reports.items())],
+        "restored": sorted(server.restored),
     }
     return tensors, state
 
@@ -122,13 +125,15 @@ def restore_server(server: Server, tensors: Mapping[str, Tensor], state: Mapping
     server.batches, server.updates = list(state["batches"]), list(state["updates"])
     server.staleness = list(state["staleness"])
     server.reports = {level: (total, n) for level, total, n in state["reports"]}
+    server.restored = set(state.get("restored", ()))
     server.detectors = {i: _detector(server, best, waited) for i, best, waited in state["detectors"]}
+    natural = set(state.get("natural", ()))
     server.buffer = {
         client: Contribution(
             client=client,
             version=version,
             level=level,
-            levels=maps[map_version],
+            levels=None if client in natural else maps[map_version],
             map_version=map_version,
             values=on_device[f"held.{client}"],
             buffers=on_device[f"held_buffers.{client}"],

@@ -16,7 +16,15 @@ from torch import Tensor
 from fedgmr.exchange import Diverged
 from fedgmr.experiments.assembly import Assembly, assemble, make_task, resolve
 from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint, save_model
-from fedgmr.experiments.rundir import create_run, device_name, locked, open_run, versions, write_summary
+from fedgmr.experiments.rundir import (
+    create_run,
+    device_name,
+    locked,
+    open_run,
+    source_commit,
+    versions,
+    write_summary,
+)
 from fedgmr.federation import federate
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import FleetSettings
@@ -100,31 +108,35 @@ def simulate(
     }
     recipe = build(Recipe, data)
     made = make_task(recipe) if isinstance(task, str) else task
-    return _start(resolve(recipe, made), made, Path(output) if output is not None else None, watcher)
+    return start(assemble(resolve(recipe, made), made), Path(output) if output is not None else None, watcher)
 
 
 def run_recipe(recipe: Recipe, output: Path | None, watcher: Watcher | None = None) -> Result:
     """Run a recipe from the beginning."""
     task = make_task(recipe)
-    return _start(resolve(recipe, task), task, output, watcher)
+    return start(assemble(resolve(recipe, task), task), output, watcher)
 
 
 def resume_run(directory: Path, watcher: Watcher | None = None) -> Result:
     """Continue an interrupted run from its newest valid checkpoint (from the beginning if it had none yet)."""
     recipe = open_run(directory)
     with locked(directory):
-        assembly = assemble(recipe, make_task(recipe))
-        recorded = load_checkpoint(directory, assembly.server, assembly.fleet)
-        recorder = Recorder(directory)
-        recorder.cut_back(recorded or 0)
-        return _Execution(assembly, recorder, directory, watcher).finish(resumed=recorded is not None)
+        return go_on(assemble(recipe, make_task(recipe)), directory, watcher)
 
 
-def _start(recipe: Recipe, task: Task, output: Path | None, watcher: Watcher | None) -> Result:
-    assembly = assemble(recipe, task)
+def go_on(assembly: Assembly[Any], directory: Path, watcher: Watcher | None) -> Result:
+    """Continue the run in a directory, which is locked, with newly made objects of its recipe."""
+    recorded = load_checkpoint(directory, assembly.server, assembly.fleet)
+    recorder = Recorder(directory)
+    recorder.cut_back(recorded or 0)
+    return _Execution(assembly, recorder, directory, watcher).finish(resumed=recorded is not None)
+
+
+def start(assembly: Assembly[Any], output: Path | None, watcher: Watcher | None) -> Result:
+    """Run the objects of a recipe from the beginning."""
     if output is None:
         return _Execution(assembly, Recorder(), None, watcher).finish(resumed=False)
-    create_run(output, recipe)
+    create_run(output, assembly.recipe)
     with locked(output):
         return _Execution(assembly, Recorder(output), output, watcher).finish(resumed=False)
 
@@ -140,12 +152,15 @@ def _fleet_settings(fleet: FleetSettings | Sequence[Link] | str) -> FleetSetting
 class _Execution:
     """One pass through the loop: evaluates on the time grid, records, checkpoints."""
 
-    def __init__(self, assembly: Assembly, recorder: Recorder, directory: Path | None, watcher: Watcher | None) -> None:
+    def __init__(
+        self, assembly: Assembly[Any], recorder: Recorder, directory: Path | None, watcher: Watcher | None
+    ) -> None:
         self.assembly, self.recorder, self.directory, self.watcher = assembly, recorder, directory, watcher
         last = recorder.rows[-1] if recorder.rows else {"wall": 0.0, "seconds": 0.0}
         # A resumed run's wall time and evaluation grid go on where they were cut.
         self.began = time.perf_counter() - last["wall"]
         self.grid = self._grid(last["seconds"])
+        self.saved = time.perf_counter()  # the last checkpoint, or the start
 
     def finish(self, *, resumed: bool) -> Result:
         """Run to the time budget; what was recorded stays whatever happens."""
@@ -153,7 +168,13 @@ class _Execution:
         try:
             if not resumed:
                 self._record(0.0)
-            federate(server, fleet, seconds=recipe.seconds, after_tick=self._after_tick, resumed=resumed)
+            federate(
+                server,
+                fleet,
+                seconds=recipe.seconds,
+                after_tick=self._after_tick,
+                resumed=resumed and fleet.in_flight > 0,  # real nodes' tasks are lost with the server that sent them
+            )
             if self.recorder.rows[-1]["seconds"] < recipe.seconds:
                 self._record(recipe.seconds)
         except Diverged as error:
@@ -179,16 +200,24 @@ class _Execution:
         assert every is not None, "resolved before a run"
         return int(seconds / every + 1e-9)
 
+    def _checkpoint_due(self, tick: int) -> bool:
+        settings = self.assembly.recipe.checkpoint
+        if settings.every is not None:
+            return tick % settings.every == 0
+        return time.perf_counter() - self.saved >= settings.seconds
+
     def _after_tick(self) -> None:
         server, fleet, recipe = self.assembly.server, self.assembly.fleet, self.assembly.recipe
         if self._grid(fleet.now) > self.grid:
             self.grid = self._grid(fleet.now)
             self._record(fleet.now)
-        if self.directory is not None and server.tick % recipe.checkpoint.every == 0:
+        if self.directory is not None and self._checkpoint_due(server.tick):
+            server.settle()
             self.recorder.sync()
             save_checkpoint(
                 self.directory, server, fleet, recorded=len(self.recorder.rows), keep=recipe.checkpoint.keep
             )
+            self.saved = time.perf_counter()
         if self.watcher is not None:
             levels = server.client_levels
             self.watcher.update(
@@ -202,6 +231,7 @@ class _Execution:
 
     def _record(self, seconds: float) -> None:
         server, fleet = self.assembly.server, self.assembly.fleet
+        server.settle()
         score = self.assembly.evaluator.test(server.model, server.buffers)
         clients = range(fleet.clients)
         self.recorder.record(
@@ -241,7 +271,9 @@ class _Execution:
             "ticks": self.assembly.server.tick,
             "final_accuracy": rows[-1]["accuracy"],
             "final_loss": rows[-1]["loss"],
+            "refused": dict(self.assembly.fleet.refused),
             "wall_seconds": round(time.perf_counter() - self.began, 3),
             "device": device_name(recipe.device),
+            "commit": source_commit(),
             "versions": versions(),
         }

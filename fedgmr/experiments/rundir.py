@@ -8,9 +8,12 @@ import fcntl
 import json
 import os
 import platform
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from fedgmr.settings_text import dump, read_mapping, write_text_atomic
 
 RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"
+COMMIT_VARIABLE = "FEDGMR_COMMIT"
 
 
 @contextmanager
@@ -88,8 +92,31 @@ def versions() -> dict[str, str]:
         "platform": platform.platform(),
         "threads": str(torch.get_num_threads()),
         "cores": str(os.cpu_count()),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([Path(sys.argv[0]).name, *_shown(sys.argv[1:])]),
     }
+
+
+def _shown(words: Sequence[str]) -> list[str]:
+    """The words of a command, without what Flower gives its own processes to identify themselves."""
+    return ["..." if before == "--token" else word for before, word in pairwise(["", *words])]
+
+
+@cache
+def source_commit() -> str | None:
+    """The commit of the source tree this package runs from, `-dirty` where files differ from it; else None.
+
+    FEDGMR_COMMIT goes first: a copy of the tree on another machine may come without its history.
+    """
+    if commit := os.environ.get(COMMIT_VARIABLE):
+        return commit
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # an installed package may lie below somebody else's repository
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def device_name(device: str) -> str:

@@ -21,6 +21,7 @@ _TYPES = {
     torch.float64: ("F64", np.float64),
     torch.float32: ("F32", np.float32),
     torch.float16: ("F16", np.float16),
+    torch.bfloat16: ("BF16", np.int16),  # numpy has no such type: its bits
     torch.uint8: ("U8", np.uint8),
     torch.int64: ("I64", np.int64),
     torch.int32: ("I32", np.int32),
@@ -32,7 +33,7 @@ _MOST_HEADER = 100 * 2**20
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write the file in one piece: it is there complete or not at all."""
-    arrays = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in tensors.items()}
+    arrays = {name: _array(tensor.detach().cpu().contiguous()) for name, tensor in tensors.items()}
     entries, offset = {}, 0
     for name, array in arrays.items():
         end = offset + array.nbytes
@@ -82,8 +83,12 @@ def _checksum(header: Mapping[str, Any], *body: memoryview) -> str:
     return digest.hexdigest()
 
 
+def _array(tensor: Tensor) -> np.ndarray:
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
 def _tensor(entry: Mapping[str, Any], body: memoryview) -> Tensor:
     dtype, array_type = _BY_NAME[entry["dtype"]]
     start, end = entry["data_offsets"]
     array = np.frombuffer(body[start:end], dtype=np.dtype(array_type)).reshape(entry["shape"])
-    return torch.from_numpy(array.copy()).to(dtype)
+    return torch.from_numpy(array.copy()).view(dtype)

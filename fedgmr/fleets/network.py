@@ -39,8 +39,12 @@ class Link:
 class NetworkSettings:
     """The network model's constants."""
 
-    sizes: Literal["wire", "paper"] = field(
-        default="wire", metadata={"help": "exact encoded length, or the sizes of the paper (section 5.2)"}
+    sizes: Literal["wire", "paper", "indexed"] = field(
+        default="wire",
+        metadata={
+            "help": "exact encoded length; paper: the sizes of the paper (section 5.2); "
+            "indexed: 8 bytes per value, which is what the paper's Transformer has (A41)"
+        },
     )
     server_rate: float = field(default=10.0, metadata={"above": 0, "help": "the server's shared uplink, MiB/s"})
     compute_seconds: float = field(default=0.5, metadata={"at_least": 0, "help": "local training time of a task"})
@@ -140,6 +144,27 @@ class PaperSizes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IndexedSizes:
+    """A41: a 4-byte value and a 4-byte index per coordinate, on every link."""
+
+    def values(self, levels: LevelMap, first: int, last: int) -> int:
+        """The coordinates of the increments."""
+        return 8 * sum(levels.increments[first : last + 1])
+
+    def level_map(self, levels: LevelMap, first: int, last: int) -> int:
+        """In the indices already."""
+        return 0
+
+    def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
+        """The sub-model, however many objects."""
+        return self.update(levels, cuts[-1])
+
+    def update(self, levels: LevelMap, level: int) -> int:
+        """The sub-model."""
+        return 8 * levels.sizes[level]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trip:
     """One task's way through the network."""
 
@@ -179,6 +204,11 @@ class Network:
         for task in tasks:
             self.known_maps[task.client] = (task.map_version, task.level)
         return trips
+
+    def training_seconds(self, client: int) -> float:
+        """What a task's local training takes."""
+        own = self.links[client].compute_seconds
+        return self.settings.compute_seconds if own is None else own
 
     def _multicast(self, tasks: Sequence[ClientTask], begin: float) -> list[tuple[float, float, int]]:
         """(first byte leaves, last has left, bytes to download) per task; one object per gap between levels in use."""
@@ -224,8 +254,7 @@ class Network:
         noise_down, noise_up = self._noise(task)
         download = down / (link.down * MIB * self.scale) * noise_down
         ready = max(last_byte, first_byte + download) if self.settings.cut_through else last_byte + download
-        compute = self.settings.compute_seconds if link.compute_seconds is None else link.compute_seconds
-        arrival = ready + compute + up / (link.up * MIB * self.scale) * noise_up
+        arrival = ready + self.training_seconds(task.client) + up / (link.up * MIB * self.scale) * noise_up
         return Trip(client=task.client, arrival=arrival, down=down, up=up)
 
     def _noise(self, task: ClientTask) -> tuple[float, float]:

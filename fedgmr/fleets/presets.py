@@ -43,12 +43,13 @@ class FleetSettings:
     links: tuple[Link, ...] | None = field(
         default=None, metadata={"help": "one link per client, MiB/s, for name: custom"}
     )
-    densities: tuple[float, ...] | None = field(
+    densities: tuple[float, ...] | Literal["measured"] | None = field(
         default=None,
         metadata={
             "above": 0,
             "at_most": 1,
-            "help": "one preset density per client; none: by bandwidth class",
+            "help": "one preset density per client; none: by bandwidth class; measured: the largest whose round fits "
+            "the period, by the bytes and times of its tasks",
         },
     )
     scale: float | Literal["model"] = field(
@@ -73,13 +74,18 @@ class FleetSettings:
                 f"clients is {self.clients} and there are {len(self.links)} links: give one link per client."
             )
 
+    @property
+    def measured(self) -> bool:
+        """Whether clients get their densities by measurement."""
+        return self.densities == "measured"
+
     def resolved_links(self) -> list[Link]:
-        """One link per client, each with its preset density."""
+        """One link per client, each with its preset density; where they are measured, that of its class."""
         links = list(self.links) if self.links is not None else named_links(self.name, self.clients or 10)
         absent = max((client for absence in self.absences for client in absence.clients), default=0)
         if absent >= len(links):
             raise ValueError(f"fleet.absences names client {absent}: give numbers from 0 to {len(links) - 1}.")
-        if self.densities is None:
+        if self.densities is None or isinstance(self.densities, str):
             return [replace(link, density=1.0 if link.density is None else link.density) for link in links]
         if len(self.densities) != len(links):
             raise ValueError(f"fleet.densities has {len(self.densities)} entries: give one per client, {len(links)}.")

@@ -6,11 +6,12 @@ nothing here looks at the host's clock. Ties in the queue are broken by dispatch
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedgmr.exchange import ClientTask, Update
+from fedgmr.fleets.measurement import Meter
 from fedgmr.fleets.network import Network
 from fedgmr.training.executors import Executor
 
@@ -47,12 +48,24 @@ class Absence:
 class SimulatedFleet:
     """Clients in virtual time."""
 
-    def __init__(self, network: Network, executor: Executor, clients: int, *, absences: Sequence[Absence] = ()) -> None:
+    def __init__(
+        self,
+        network: Network,
+        executor: Executor,
+        clients: int,
+        *,
+        absences: Sequence[Absence] = (),
+        meter: Meter | None = None,
+    ) -> None:
+        """`meter` sees what tasks take, where densities are measured."""
+        self.meter = meter
+        self._sent: dict[int, tuple[float, int]] = {}  # by client: when its task left, bytes down; for the meter
         self.network, self.executor, self.clients, self.absences = network, executor, clients, list(absences)
         self.now = 0.0
         self.bytes_down = [0] * clients
         self.bytes_up = [0] * clients
         self._tasks: dict[int, ClientTask] = {}
+        self._trained: dict[int, Update] = {}  # by client: updates made ahead of their arrival
         self._queue: list[tuple[float, int, int, int]] = []  # arrival, dispatch number, client, bytes up
         self._dispatched = 0
 
@@ -66,10 +79,22 @@ class SimulatedFleet:
         """Bytes that have crossed the server's shared uplink."""
         return self.network.server_bytes
 
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def begin(self) -> None:
+        """Everybody is there."""
+
     def free(self) -> list[int]:
         """Clients that can take a task now."""
         away = {c for absence in self.absences if absence.away(self.now) for c in absence.clients}
         return [c for c in range(self.clients) if c not in self._tasks and c not in away]
+
+    def lost(self) -> list[int]:
+        """Nothing is ever lost here."""
+        return []
 
     def dispatch(self, tasks: Sequence[ClientTask]) -> None:
         """Send the tasks; all of them leave together."""
@@ -77,6 +102,8 @@ class SimulatedFleet:
             heapq.heappush(self._queue, (trip.arrival, self._dispatched, trip.client, trip.up))
             self._dispatched += 1
             self.bytes_down[trip.client] += trip.down
+            if self.meter is not None:
+                self._sent[trip.client] = (self.now, trip.down)
         self._tasks.update((task.client, task) for task in tasks)
 
     def collect(self, *, until: float, arrivals: int | None = None) -> list[Update]:
@@ -86,15 +113,33 @@ class SimulatedFleet:
             self.now, _, client, up = heapq.heappop(self._queue)
             self.bytes_up[client] += up
             arrived.append(self._tasks.pop(client))
+            self._measure(arrived[-1], up)
         if arrivals is None or len(arrived) != arrivals:
             self.now = until
         elif not arrived:
             # Nobody is at work: the next thing that can happen is a client's return.
             self.now = min([until, *(absence.change(self.now) for absence in self.absences)])
-        return self.executor.train(arrived)
+        return self._updates(arrived)
+
+    def _measure(self, task: ClientTask, up: int) -> None:
+        if self.meter is not None:
+            sent, down = self._sent.pop(task.client)
+            training = self.network.training_seconds(task.client)
+            self.meter.observe(task, down=down, up=up, seconds=self.now - sent, training=training)
+
+    def _updates(self, arrived: Sequence[ClientTask]) -> list[Update]:
+        """The arrivals' updates; an executor that works ahead is given the other tasks in flight beside them."""
+        if not self.executor.ahead:
+            return self.executor.train(arrived)
+        due = [task for task in arrived if task.client not in self._trained]
+        if due:
+            due += [task for client, task in self._tasks.items() if client not in self._trained]
+            self._trained.update((update.client, update) for update in self.executor.train(due))
+        return [self._trained.pop(task.client) for task in arrived]
 
     def state(self) -> dict[str, Any]:
         """Everything but the tasks, which the server keeps, as JSON-ready data."""
+        measured = {} if self.meter is None else {"meter": self.meter.state(), "sent": sorted(self._sent.items())}
         return {
             "now": self.now,
             "queue": sorted(self._queue),
@@ -104,6 +149,7 @@ class SimulatedFleet:
             "bytes_server": self.network.server_bytes,
             "uplink_free": self.network.uplink_free,
             "known_maps": [[client, *known] for client, known in sorted(self.network.known_maps.items())],
+            **measured,
         }
 
     def restore(self, state: dict[str, Any], tasks: dict[int, ClientTask]) -> None:
@@ -116,3 +162,6 @@ class SimulatedFleet:
         self.bytes_down, self.bytes_up = list(state["bytes_down"]), list(state["bytes_up"])
         self.network.server_bytes, self.network.uplink_free = state["bytes_server"], state["uplink_free"]
         self.network.known_maps = {client: (version, level) for client, version, level in state["known_maps"]}
+        if self.meter is not None:
+            self.meter.restore(state["meter"])
+            self._sent = {client: (sent, down) for client, (sent, down) in state["sent"]}

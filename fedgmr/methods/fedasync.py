@@ -7,8 +7,8 @@ client at once receives the new model. The proximal term is off by default (negl
 
 from fedgmr.methods.method import Method
 from fedgmr.server.aggregation import Mixing
+from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous
-from fedgmr.server.server import BufferRule
 from fedgmr.server.staleness import Polynomial
 from fedgmr.submodels.rankings import FullModel
 

@@ -7,8 +7,8 @@ samples` weighs by data.
 
 from fedgmr.methods.method import Method
 from fedgmr.server.aggregation import MaskAware
+from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Synchronous
-from fedgmr.server.server import BufferRule
 from fedgmr.submodels.rankings import FullModel
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from fedgmr.methods.method import Method
 from fedgmr.server.aggregation import MaskAware
+from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import SemiAsynchronous, Synchronous
 from fedgmr.server.restoration import Saturation
-from fedgmr.server.server import BufferRule
 from fedgmr.server.staleness import Polynomial
 from fedgmr.submodels.rankings import Taylor
 

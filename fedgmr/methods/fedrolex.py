@@ -7,9 +7,9 @@ of the released code a moving window with zeroed logits is unstable (docs/method
 """
 
 from fedgmr.methods.method import Method
+from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Synchronous
 from fedgmr.server.label_aware import LabelAware
-from fedgmr.server.server import BufferRule
 from fedgmr.submodels.widths import RollingWindow
 from fedgmr.training.rules import WidthSGD
 

@@ -8,8 +8,8 @@ averages over the clients that hold a coordinate.
 
 from fedgmr.methods.method import Method
 from fedgmr.server.aggregation import MaskAware
+from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Synchronous
-from fedgmr.server.server import BufferRule
 from fedgmr.submodels.rankings import Threshold
 from fedgmr.training.rules import ThresholdedSGD
 

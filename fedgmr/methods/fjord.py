@@ -8,8 +8,8 @@ width to the drawn one is off by default.
 
 from fedgmr.methods.method import Method
 from fedgmr.server.aggregation import MaskAware
+from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Synchronous
-from fedgmr.server.server import BufferRule
 from fedgmr.submodels.widths import WidthPrefix
 from fedgmr.training.rules import OrderedDropout
 

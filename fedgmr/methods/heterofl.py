@@ -7,9 +7,9 @@ row of the output layer is averaged over the clients that have the class.
 """
 
 from fedgmr.methods.method import Method
+from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Synchronous
 from fedgmr.server.label_aware import LabelAware
-from fedgmr.server.server import BufferRule
 from fedgmr.submodels.widths import WidthPrefix
 from fedgmr.training.rules import WidthSGD
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
+from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import SemiAsynchronous
 from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.restoration import Saturation
-from fedgmr.server.server import BufferRule, ServerRules
+from fedgmr.server.server import ServerRules
 from fedgmr.server.staleness import Polynomial
 from fedgmr.settings import build, imported
 from fedgmr.settings_refusals import SettingError, suggestion

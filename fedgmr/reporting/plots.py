@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 DOTS_PER_INCH = 150
 _WIDTH = 6.4  # inches; wider would leave the text too small on a phone
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
 _Dashes = tuple[float, tuple[float, ...]]
-_DASHES: tuple[_Dashes, ...] = tuple(
+DASHES: tuple[_Dashes, ...] = tuple(
     (0.0, pattern) for pattern in ((), (5, 1.5), (1.5, 1.2), (6, 1.5, 1.5, 1.5), (3, 1), (8, 2), (5, 1, 1, 1, 1, 1))
 )
 _DOWN, _UP = "#0072B2", "#E69F00"
@@ -39,10 +39,10 @@ class _Label(NamedTuple):
 
 def accuracy_figure(curves: Mapping[str, Curve], *, target: float | None = None) -> "Figure":
     """Accuracy (0..1 in the curves, drawn in percent) over virtual time, one line per method."""
-    figure, axes = _canvas("Accuracy over virtual time", 4.0)
+    figure, axes = canvas("Accuracy over virtual time", 4.0)
     labels = []
     for index, (title, curve) in enumerate(curves.items()):
-        colour, dashes = _COLOURS[index % len(_COLOURS)], _DASHES[index % len(_DASHES)]
+        colour, dashes = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
         if curve.spread is not None:
             low, high = 100 * (curve.mean - curve.spread), 100 * (curve.mean + curve.spread)
             axes.fill_between(curve.seconds, low, high, color=colour, alpha=0.18, linewidth=0)
@@ -70,7 +70,7 @@ def density_figure(run: Run) -> "Figure":
     steps = np.unique(rows)
     # Colour by rank, not by value: on a linear scale 0.05 and 0.1 would look the same.
     ranks = np.searchsorted(steps, rows)
-    figure, axes = _canvas("Density of each client over virtual time", _height(len(order), 0.3))
+    figure, axes = canvas("Density of each client over virtual time", _height(len(order), 0.3))
     norm = BoundaryNorm(np.arange(len(steps) + 1) - 0.5, len(steps))
     palette = ListedColormap(_shades(len(steps)))
     edges = cell_edges(run.history.seconds)
@@ -92,20 +92,20 @@ def density_figure(run: Run) -> "Figure":
 
 def mean_density_figure(curves: Mapping[str, Curve]) -> "Figure":
     """Mean density of the clients over virtual time, one line per method."""
-    figure, axes = _canvas("Mean density over virtual time", 3.4)
+    figure, axes = canvas("Mean density over virtual time", 3.4)
     constant = {title: round(curve.mean[0], 3) for title, curve in curves.items() if np.ptp(curve.mean) < 1e-3}
     labels = []
     for index, (title, curve) in enumerate(curves.items()):
         # Methods with fixed densities coincide: they share one line in stripes. A method that restores is
         # drawn wider and below, so that it shows where it meets them.
         mates = [mate for mate in constant if title in constant and constant[mate] == constant[title]]
-        stripes = (7.0 * mates.index(title), (7.0, 7.0 * (len(mates) - 1))) if len(mates) > 1 else _DASHES[0]
+        stripes = (7.0 * mates.index(title), (7.0, 7.0 * (len(mates) - 1))) if len(mates) > 1 else DASHES[0]
         width, order = (2.2, 3) if title in constant else (4.0, 2)
-        colour = _COLOURS[index % len(_COLOURS)]
+        colour = COLOURS[index % len(COLOURS)]
         (line,) = axes.step(curve.seconds, curve.mean, where="post", color=colour, linestyle=stripes)
         line.set(linewidth=width, zorder=order, dash_capstyle="butt")
         last = float(curve.mean[-1])
-        labels.append(_Label(last, f"{title} {last:.2f}", colour, _DASHES[0]))
+        labels.append(_Label(last, f"{title} {last:.2f}", colour, DASHES[0]))
     axes.set(ylabel="mean density", ylim=(0, 1.06))
     _time_axis(axes, max(float(curve.seconds[-1]) for curve in curves.values()))
     _label_ends(axes, labels, figure.get_figheight())
@@ -116,7 +116,7 @@ def bytes_figure(run: Run) -> "Figure":
     """Bytes each client received and sent in the whole run, the fastest client on top."""
     order = client_order(run)
     down, up = run.history.bytes_down[-1][order] / 1e6, run.history.bytes_up[-1][order] / 1e6
-    figure, axes = _canvas("Data per client, whole run", _height(len(order), 0.36))
+    figure, axes = canvas("Data per client, whole run", _height(len(order), 0.36))
     _draw_bars(axes, down, up)
     _client_axis(axes, order)
     return figure
@@ -125,7 +125,7 @@ def bytes_figure(run: Run) -> "Figure":
 def method_bytes_figure(totals: Mapping[str, tuple[float, float]]) -> "Figure":
     """Bytes (down, up) of all clients together: one pair of bars per method."""
     down, up = np.array(list(totals.values())).T / 1e6
-    figure, axes = _canvas("Data of all clients, whole run", _height(len(totals), 0.5))
+    figure, axes = canvas("Data of all clients, whole run", _height(len(totals), 0.5))
     _draw_bars(axes, down, up)
     axes.set_yticks(range(len(totals)), list(totals))
     return figure
@@ -159,7 +159,8 @@ def cell_edges(seconds: Column) -> Column:
     return np.concatenate([seconds[:1], (seconds[1:] + seconds[:-1]) / 2, seconds[-1:]])
 
 
-def _canvas(title: str, height: float) -> "tuple[Figure, Axes]":
+def canvas(title: str, height: float) -> "tuple[Figure, Axes]":
+    """An empty figure in the style of all."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -112,16 +112,14 @@ class Progress:
     def _remaining(self, seconds: float) -> str:
         if not self._speed or self._speed < 0:
             return "-:--"
-        left = round(max(0.0, self._total - seconds) / self._speed)
-        hours, minutes, rest = left // 3600, left // 60 % 60, left % 60
-        return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+        return format_clock(max(0.0, self._total - seconds) / self._speed)
 
     def _draw(self, fields: dict[str, str]) -> None:
         if not self._terminal:
             self._stream.write("  ".join(fields.values()) + "\n")
             self._stream.flush()
             return
-        width = _columns(self._stream) - 1  # the last column would wrap on some terminals
+        width = columns(self._stream) - 1  # the last column would wrap on some terminals
         for name in _DROPPED_FIRST:
             if len("  ".join(fields.values())) <= width:
                 break
@@ -132,7 +130,15 @@ class Progress:
         self._drawn = len(line)
 
 
-def _columns(stream: TextIO) -> int:
+def format_clock(seconds: float) -> str:
+    """Wall seconds as `4:05` or `1:02:03`."""
+    left = round(seconds)
+    hours, minutes, rest = left // 3600, left // 60 % 60, left % 60
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def columns(stream: TextIO) -> int:
+    """How wide the terminal behind a stream is."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):  # a stream without a file behind it

@@ -1,9 +1,9 @@
 """Merging client updates: mask-aware mean (MA), gradient average (GA), zero-padded FedAvg (FA), asynchronous mixing.
 
 The plain functions take dense [C, N] values and masks and are what the equations say (section 3.4). The aggregation
-rules below them do the same on level-ordered values without ever building a mask: with nested levels the
-denominator is a table with one entry per level and level map. The buffer keeps each client's most recent update
-(A13).
+rules below them do the same on values as they are kept, without ever building a mask: with nested levels the
+denominator is a table with one entry per level and level map (`sums.py`). The buffer keeps each client's most recent
+update (A13).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.levels import LevelMap
+from fedgmr.server.sums import Contribution, mean_of, total_of
 
 if TYPE_CHECKING:
     from fedgmr.server.label_aware import Labels
@@ -57,19 +57,6 @@ def _weighted_sums(values: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tens
     return total, weight
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Contribution:
-    """One client's update as the server keeps it: a sub-model's values in the level order of its own level map."""
-
-    client: int
-    version: int  # merges done when the client's task was dispatched
-    level: int
-    levels: LevelMap
-    map_version: int
-    values: Tensor
-    buffers: Tensor
-
-
 @dataclass(frozen=True, kw_only=True)
 class Merge:
     """The inputs of one merge: the model, what has arrived, what is buffered, and every contribution's weight."""
@@ -104,10 +91,7 @@ class MaskAware:
         """Mean over the clients that hold each coordinate."""
         if not merge.held:
             return merge.model, merge.buffers
-        total, weight = _level_sums(merge.held, merge.weights, merge.model)
-        mean = total.div_(weight)
-        covered = mean if weight.dim() == 0 else torch.where(weight > 0, mean, merge.model)
-        return covered, _mean_buffers(merge.held, merge)
+        return mean_of(merge.held, merge.weights, merge.model), _mean_buffers(merge.held, merge)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +104,8 @@ class ZeroPadded:
         """Mean over all buffered clients."""
         if not merge.held:
             return merge.model, merge.buffers
-        total, _ = _level_sums(merge.held, merge.weights, merge.model)
-        weight = total.new_tensor(sum(merge.weights[c.client] for c in merge.held))
+        total = total_of(merge.held, merge.weights, merge.model)
+        weight = sum(merge.weights[c.client] for c in merge.held)
         return total.div_(weight), _mean_buffers(merge.held, merge)
 
 
@@ -137,7 +121,7 @@ class GradientAverage:
             return merge.model, merge.buffers
         model = merge.model.clone()
         for c in merge.fresh:
-            delta = c.values - c.levels.pack(merge.starts[c.client], c.level)
+            delta = c.values - _as_kept(merge.starts[c.client], c)
             _add(model, delta.mul_(merge.weights[c.client] / merge.clients), c)
         return model, _mean_buffers(merge.fresh, merge)
 
@@ -154,7 +138,7 @@ class Mixing:
         model, buffers = merge.model, merge.buffers
         for c in merge.fresh:
             share = min(1.0, self.rate * merge.weights[c.client])
-            if c.levels.order is None:
+            if c.levels is None or c.levels.order is None:
                 model = torch.lerp(model, c.values, share)
             else:
                 change = c.values - c.levels.pack(model, c.level)
@@ -164,9 +148,15 @@ class Mixing:
         return model, buffers
 
 
+def _as_kept(flat: Tensor, of: Contribution) -> Tensor:
+    """The coordinates of `flat` that the contribution has, in its order."""
+    return flat if of.levels is None else of.levels.pack(flat, of.level)
+
+
 def _add(flat: Tensor, values: Tensor, of: Contribution) -> Tensor:
-    order = of.levels.order
-    return flat.add_(values) if order is None else flat.index_add_(0, order[: len(values)], values)
+    if of.levels is None or of.levels.order is None:
+        return flat.add_(values)
+    return flat.index_add_(0, of.levels.order[: len(values)], values)
 
 
 def _mean_buffers(contributions: Sequence[Contribution], merge: Merge) -> Tensor:
@@ -178,33 +168,3 @@ def _mean_buffers(contributions: Sequence[Contribution], merge: Merge) -> Tensor
         total[: len(c.buffers)].add_(c.buffers, alpha=merge.weights[c.client])
         weight[: len(c.buffers)] += merge.weights[c.client]
     return torch.where(weight > 0, total.div_(weight), merge.buffers)
-
-
-def _level_sums(
-    contributions: Sequence[Contribution], weights: Mapping[int, float], model: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Σ weight·value [N] and Σ weight per coordinate; the latter a single number where it is the same everywhere."""
-    groups: dict[int, list[Contribution]] = {}
-    for c in contributions:
-        groups.setdefault(c.map_version, []).append(c)
-    sums = [_group_sums(members, weights, model) for members in groups.values()]
-    total, weight = sums[0]
-    for other_total, other_weight in sums[1:]:
-        total, weight = total.add_(other_total), weight + other_weight
-    return total, weight
-
-
-def _group_sums(members: Sequence[Contribution], weights: Mapping[int, float], model: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for updates of one level map: prefixes are added in level order, the weights are a table by level."""
-    levels = members[0].levels
-    ordered = torch.zeros_like(model)
-    table = [0.0] * (len(levels.ladder) + 1)
-    for c in members:
-        ordered[: len(c.values)].add_(c.values, alpha=weights[c.client])
-        for level in range(c.level + 1):
-            table[level] += weights[c.client]
-    entries = model.new_tensor(table)
-    if levels.order is None:
-        return ordered, entries[0]
-    natural = torch.empty_like(ordered).index_copy_(0, levels.order, ordered)
-    return natural, entries[levels.levels.long()]

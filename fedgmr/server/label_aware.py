@@ -11,7 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedgmr.server.aggregation import Contribution, MaskAware, Merge, mask_aware_mean
+from fedgmr.server.aggregation import MaskAware, Merge, mask_aware_mean
+from fedgmr.server.sums import Contribution
 from fedgmr.submodels.layout import Layout
 
 
@@ -64,8 +65,8 @@ class LabelAware(MaskAware):
 def _output_values(c: Contribution, labels: Labels) -> tuple[Tensor, Tensor]:
     """(values, mask) of the output coordinates in one contribution; false where the client lacks the class."""
     owned = labels.owned[c.client][labels.classes]
-    if c.levels.order is None:
+    if c.levels is None or c.levels.order is None:
         return c.values[labels.coordinates], owned
-    position = c.levels.position[labels.coordinates]
+    position = c.levels.position.index_select(0, labels.coordinates)
     held = position < len(c.values)
-    return c.values[position.clamp(max=len(c.values) - 1)], owned & held
+    return c.values.index_select(0, position.clamp(max=len(c.values) - 1)), owned & held

@@ -6,22 +6,23 @@ loop around it.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor
 
 from fedgmr.exchange import ClientProfile, ClientTask, Diverged, Update
 from fedgmr.server.aggregation import (
     Aggregation,
-    Contribution,
     GradientAverage,
     MaskAware,
     Merge,
     Mixing,
     ZeroPadded,
 )
+from fedgmr.server.buffer import BufferRule, contribution
 from fedgmr.server.coordination import (
     Asynchronous,
     Coordination,
@@ -32,6 +33,7 @@ from fedgmr.server.coordination import (
 from fedgmr.server.label_aware import LabelAware, Labels
 from fedgmr.server.restoration import Check, FixedTime, Restoration, Saturation, SaturationDetector
 from fedgmr.server.staleness import Constant, Hinge, Polynomial, Staleness
+from fedgmr.server.sums import Contribution
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
 from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Standing, Taylor, Threshold
@@ -40,17 +42,8 @@ from fedgmr.submodels.widths import RollingWindow, WidthPrefix
 if TYPE_CHECKING:
     from fedgmr.submodels.channels import ChannelPlan
 
+_UNSETTLED = 256  # losses the server lets a device keep before it looks at them
 Validate = Callable[[Tensor, Tensor], float]  # (flat model, buffers) -> metric, higher is better
-
-
-@dataclass(frozen=True, kw_only=True)
-class BufferRule:
-    """Whether the server keeps each client's most recent update for later merges (A13)."""
-
-    keep: bool = field(default=True, metadata={"help": "false: every update is merged once"})
-    max_staleness: int | None = field(
-        default=None, metadata={"at_least": 0, "help": "drop buffered updates older than this; none: never"}
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +122,7 @@ class Server:
         self.participation = participation or Participation()
         self.plan, self.labels = plan, labels
         self.profiles = list(clients)
-        mean = sum(p.samples for p in clients) / len(clients)
-        uniform = rules.weighting == "uniform"
-        self.client_weights = [1.0 if uniform else p.samples / mean for p in clients]
+        self.client_weights = _client_weights(rules, self.profiles)
         self.ladder = rules.ranking.ladder(rules.ladder)
 
         self.tick = 0
@@ -145,6 +136,8 @@ class Server:
         self.updates = [0] * len(clients)
         self.staleness: list[int | None] = [None] * len(clients)
         self.reports: dict[int, tuple[float, int]] = {}
+        self.restored: set[int] = set()  # clients that restoration has moved
+        self._unsettled: list[tuple[int, int, float | Tensor]] = []  # client, tick and loss of accepted updates
         self.map_version = 0
         self.levels: LevelMap = rules.ranking.rank(self._standing())
 
@@ -175,11 +168,13 @@ class Server:
     def merge(self, updates: Sequence[Update], now: float) -> None:
         """One tick: buffer the arrivals, aggregate, and when due restore clients and refresh the level map."""
         starts, fresh = {}, []
+        everybody_whole = self.levels.whole(min(self.client_levels))
         for update in sorted(updates, key=lambda update: update.client):
             task = self.dispatched.pop(update.client)
-            fresh.append(self._accepted(update, task))
+            self._accept(update, task)
+            fresh.append(contribution(update, task, natural=everybody_whole))
             starts[update.client] = task.model
-        self.buffer.update((c.client, c) for c in fresh)
+        self.buffer.update((c.client, self.rules.buffer.stored(c)) for c in fresh)
         limit = self.rules.buffer.max_staleness
         if limit is not None:
             fresh = [c for c in fresh if self.tick - c.version <= limit]
@@ -205,6 +200,38 @@ class Server:
             self.buffer.clear()
         self._restore_and_refresh(now)
 
+    def settle(self) -> None:
+        """See that no accepted update had diverged; where losses are on a device this waits for it."""
+        unsettled, self._unsettled = self._unsettled, []
+        waiting = [loss for _, _, loss in unsettled if isinstance(loss, Tensor)]
+        known = iter(torch.stack(waiting).tolist() if waiting else [])
+        for client, tick, loss in unsettled:
+            if not math.isfinite(next(known) if isinstance(loss, Tensor) else loss):
+                raise Diverged(client, tick)
+
+    def give_up(self, clients: Iterable[int]) -> None:
+        """Tasks that will never come back: each client's next task has the same mini-batches again."""
+        for client in clients:
+            task = self.dispatched.pop(client, None)
+            if task is not None:
+                self.batches[client] = task.first_batch
+
+    def meet(self, client: int, *, samples: int, classes: Sequence[int] = ()) -> None:
+        """What a client that joins says of itself; until then it weighs as much as the average."""
+        self.profiles[client] = replace(self.profiles[client], samples=samples)
+        self.client_weights = _client_weights(self.rules, self.profiles)
+        if self.labels is not None:
+            self.labels.owned[client] = False
+            self.labels.owned[client, list(classes)] = True
+
+    def assign(self, client: int, level: int) -> None:
+        """The level that a client's link allows; what restoration has added is not taken back."""
+        if client in self.restored:
+            level = max(level, self.client_levels[client])
+        if level != self.client_levels[client]:
+            self.client_levels[client] = level
+            self.detectors.pop(client, None)  # it watched another sub-model
+
     def density(self, client: int) -> float:
         """The density of the client's current level."""
         return self.ladder[self.client_levels[client]]
@@ -212,24 +239,16 @@ class Server:
     def _weight(self, c: Contribution) -> float:
         return self.rules.staleness.weight(self.tick - c.version) * self.client_weights[c.client]
 
-    def _accepted(self, update: Update, task: ClientTask) -> Contribution:
+    def _accept(self, update: Update, task: ClientTask) -> None:
         assert update.version == task.version, "a fleet hands over only updates of the task in flight"
-        if not math.isfinite(update.loss):
-            raise Diverged(update.client, self.tick + 1)
+        self._unsettled.append((update.client, self.tick + 1, update.loss))
+        if not isinstance(update.loss, Tensor) or len(self._unsettled) >= _UNSETTLED:
+            self.settle()
         self.updates[update.client] += 1
         if update.report is not None:
             total, samples = self.reports.get(task.level, (0.0, 0))
             more = update.report.samples
             self.reports[task.level] = (total + update.report.metric * more, samples + more)
-        return Contribution(
-            client=update.client,
-            version=task.version,
-            level=task.level,
-            levels=task.levels,
-            map_version=task.map_version,
-            values=update.values,
-            buffers=update.buffers,
-        )
 
     def _restore_and_refresh(self, now: float) -> None:
         held = frozenset(self.client_levels)
@@ -246,6 +265,7 @@ class Server:
             )
             for client, level in rule.restore(check).items():
                 self.client_levels[client] = level
+                self.restored.add(client)
         if self.rules.ranking.due(self.tick, self.rules.interval):
             self.levels = self.rules.ranking.rank(self._standing(held))
             self.map_version += 1
@@ -274,3 +294,11 @@ class Server:
             held=held,
             plan=self.plan,
         )
+
+
+def _client_weights(rules: ServerRules, profiles: Sequence[ClientProfile]) -> list[float]:
+    known = [profile.samples for profile in profiles if profile.samples]
+    if rules.weighting == "uniform" or not known:
+        return [1.0] * len(profiles)
+    mean = sum(known) / len(known)
+    return [profile.samples / mean if profile.samples else 1.0 for profile in profiles]

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.selection import place
+from fedgmr.submodels.selection import place, positions
 
 Ladder = tuple[float, ...]
 
@@ -67,16 +66,15 @@ class LevelMap:
         scores = torch.as_tensor(scores)
         if scores.dim() != 1:
             raise ValueError(f"scores has shape {tuple(scores.shape)}: give one score per coordinate.")
-        if torch.isnan(scores).any():
+        # The sum tells in one pass; only if it is no number is there a need to look whether a score is none.
+        if torch.isnan(scores.sum()) and torch.isnan(scores).any():
             raise ValueError("scores holds NaN: rank finite scores only.")
-        levels = torch.zeros(scores.shape, dtype=torch.uint8, device=scores.device)
-        others = None if always is None else torch.as_tensor(always, device=scores.device).logical_not()
         keys = [scores] if ties is None else [scores, torch.as_tensor(ties)]
-        if others is None:
-            levels.copy_(place(keys, kept_counts(steps, len(scores))))
-        else:
-            chosen = [key[others] for key in keys]
-            levels[others] = place(chosen, kept_counts(steps, len(chosen[0])))
+        if always is None:
+            return cls(place(keys, kept_counts(steps, len(scores))), steps)
+        exempt = torch.as_tensor(always, device=scores.device)
+        prunable = len(scores) - int(torch.count_nonzero(exempt))
+        levels = place(keys, kept_counts(steps, prunable), exempt=exempt)
         return cls(levels, steps)
 
     @classmethod
@@ -103,27 +101,36 @@ class LevelMap:
     @cached_property
     def increments(self) -> tuple[int, ...]:
         """How many coordinates each level adds."""
-        histogram = np.bincount(self.levels.cpu().numpy(), minlength=len(self.ladder))
-        return tuple(int(n) for n in histogram[: len(self.ladder)])
+        histogram = torch.bincount(self.levels, minlength=len(self.ladder))
+        return tuple(histogram[: len(self.ladder)].tolist())
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """How many coordinates each level's sub-model has."""
-        return tuple(int(n) for n in np.cumsum(self.increments))
+        return tuple(itertools.accumulate(self.increments))
 
     @cached_property
     def order(self) -> Tensor | None:
         """Int64 [N]: coordinate indices in level order; None where level order is the natural order."""
         if self.sizes[0] == len(self):
             return None
-        parts = [torch.nonzero(self.levels == level).view(-1) for level in range(len(self.ladder) + 1)]
-        return torch.cat(parts)
+        if self.levels.device.type != "cpu":
+            return torch.sort(self.levels, stable=True).indices
+        return torch.cat([positions(self.levels, level) for level in range(len(self.ladder) + 1)])
 
     @cached_property
     def position(self) -> Tensor:
-        """Int64 [N]: where each coordinate stands in level order."""
-        places = torch.arange(len(self), device=self.levels.device)
-        return places if self.order is None else torch.empty_like(places).index_copy_(0, self.order, places)
+        """Int32 [N]: where each coordinate stands in level order."""
+        places = torch.arange(len(self), dtype=torch.int32, device=self.levels.device)
+        return places if self.order is None else torch.empty_like(places).scatter_(0, self.order, places)
+
+    def whole(self, level: int) -> bool:
+        """Whether the sub-model at `level` is the whole model."""
+        return self.sizes[self._checked(level)] == len(self)
+
+    def order_of(self, size: int) -> Tensor:
+        """Int64 [size]: the first coordinates of the level order."""
+        return torch.arange(size, device=self.levels.device) if self.order is None else self.order[:size]
 
     def pack(self, flat: Tensor, level: int) -> Tensor:
         """A new vector: the sub-model's values in level order."""
@@ -139,6 +146,13 @@ class LevelMap:
         if size < len(self):
             out.zero_()
         return out.index_copy_(0, self.order[:size], values)
+
+    def spread(self, values: Tensor, rest: Tensor) -> Tensor:
+        """A new flat vector: values in level order brought to their places, `rest` where they do not reach."""
+        if len(values) == len(self):
+            # Reading in several rising streams and writing in one is twice as fast as the reverse.
+            return values.clone() if self.order is None else values.index_select(0, self.position)
+        return rest.scatter(0, self.order_of(len(values)), values)
 
     def _checked(self, level: int) -> int:
         if not 0 <= level < len(self.ladder):

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedgmr.seeding import generator
 from fedgmr.submodels.layout import Layout, TensorPlace
 from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
-from fedgmr.submodels.selection import place
+from fedgmr.submodels.selection import place, place_within, positions
 
 if TYPE_CHECKING:
     from fedgmr.submodels.channels import ChannelPlan
@@ -98,12 +98,11 @@ class _Unstructured:
         scores = self._scores(standing)
         if scores is None:
             return _within_tensors(standing, standing.layout.prunable, self.floor)
-        scores = _lift(scores, standing.model, standing.layout, self.floor)
-        always = standing.layout.always.to(scores.device)
         if self.refresh == "grow_only" and standing.current is not None:
-            firm = torch.where(always, torch.inf, scores)
+            always = standing.layout.always.to(scores.device)
+            firm = torch.where(always, torch.inf, _lift(scores, standing, self.floor))
             return _grow(standing.current, standing.held, firm, torch.where(always, torch.inf, standing.model.abs()))
-        return LevelMap.from_scores(scores, standing.ladder, always, ties=standing.model.abs())
+        return _across_tensors(scores, standing, self.floor)
 
     def due(self, tick: int, interval: int) -> bool:
         """Every `interval` ticks."""
@@ -187,31 +186,46 @@ def floor_count(size: int, floor: float) -> int:
     return max(1, int(floor * size)) if floor > 0 else 0
 
 
-def _lift(scores: Tensor, model: Tensor, layout: Layout, floor: float) -> Tensor:
+def _across_tensors(scores: Tensor, standing: Standing, floor: float) -> LevelMap:
+    """The highest scores of the whole model; first of all, though, the highest of each prunable tensor: its floor."""
+    layout, ladder, ties = standing.layout, standing.ladder, standing.model.abs()
+    kept = kept_counts(ladder, layout.prunable_size)
+    firm = sum(floor_count(tensor.size, floor) for tensor in layout.prunable)
+    if firm > kept[0]:  # the floors compete with each other, by magnitude
+        always = layout.always.to(scores.device)
+        return LevelMap.from_scores(_lift(scores, standing, floor), ladder, always, ties=ties)
+    assert not torch.isnan(scores.sum()), "a client's update without a finite loss is refused"
+    exempt = _floors(scores, ties, layout, floor).bitwise_xor_(1).view(torch.bool)
+    return LevelMap(place([scores, ties], [count - firm for count in kept], exempt=exempt), ladder)
+
+
+def _floors(scores: Tensor, ties: Tensor, layout: Layout, floor: float, *, always: int = 0) -> Tensor:
+    """Uint8 [N]: 0 for the highest scores of each prunable tensor, 1 for its others, `always` elsewhere."""
+    parts = [(tensor.start, tensor.stop) for tensor in layout.prunable]
+    counts = [[floor_count(tensor.size, floor)] for tensor in layout.prunable]
+    return place_within([scores, ties], parts, counts, elsewhere=always)
+
+
+def _lift(scores: Tensor, standing: Standing, floor: float) -> Tensor:
     """Scores in which every prunable tensor's floor outranks everything else."""
-    lifted = scores.clone()
-    for tensor in layout.prunable:
-        count = floor_count(tensor.size, floor)
-        if count:
-            part = slice(tensor.start, tensor.stop)
-            lifted[part][place([scores[part], model[part].abs()], [count]) == 0] = torch.inf
-    return lifted
+    floors = _floors(scores, standing.model.abs(), standing.layout, floor, always=1)
+    return scores.index_fill(0, positions(floors, 0), torch.inf)
 
 
 def _within_tensors(standing: Standing, tensors: Sequence[TensorPlace], floor: float) -> LevelMap:
     """Magnitude within each tensor at uniform density; the largest takes up the rounding, so totals are exact."""
     ladder = standing.ladder
-    levels = torch.zeros(standing.layout.size, dtype=torch.uint8, device=standing.model.device)
     left = kept_counts(ladder, sum(tensor.size for tensor in tensors))
+    ends: dict[int, list[int]] = {}
     by_size = sorted(tensors, key=lambda tensor: tensor.size)
     for tensor in by_size:
         least = floor_count(tensor.size, floor)
         wanted = left if tensor is by_size[-1] else kept_counts(ladder, tensor.size)
-        counts = [min(tensor.size, max(least, n)) for n in accumulate(wanted, max)]
-        part = slice(tensor.start, tensor.stop)
-        levels[part] = place([standing.model[part].abs()], counts)
-        left = [total - n for total, n in zip(left, counts, strict=True)]
-    return LevelMap(levels, ladder)
+        ends[tensor.start] = [min(tensor.size, max(least, n)) for n in accumulate(wanted, max)]
+        left = [total - n for total, n in zip(left, ends[tensor.start], strict=True)]
+    parts = [(tensor.start, tensor.stop) for tensor in tensors]
+    counts = [ends[tensor.start] for tensor in tensors]
+    return LevelMap(place_within([standing.model.abs()], parts, counts, elsewhere=0), ladder)
 
 
 def _grow(current: LevelMap, held: frozenset[int], scores: Tensor, ties: Tensor) -> LevelMap:

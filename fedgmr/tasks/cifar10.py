@@ -7,7 +7,7 @@ import torch
 
 from fedgmr.tasks.formats.cifar import CLASSES, FOLDER, count_batches, download_batches, read_batches
 from fedgmr.tasks.formats.packed import count_sheets, read_sheets
-from fedgmr.tasks.images import black_of, flip_and_crop, normaliser
+from fedgmr.tasks.images import FlipAndCrop, black_of, normaliser
 from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.tasks.models.vgg11 import VGG11
 from fedgmr.tasks.sources import Source, find_source
@@ -42,7 +42,7 @@ def cifar10(seed: int = 0, root: str | None = None, source: str = "auto") -> Tas
         source: auto, batches or packed.
     """
     chosen, place = find_source("cifar10", SOURCES, root, source)
-    data = read_batches(place) if chosen.name == "batches" else read_sheets(place, CLASSES)
+    data = read_batches(place) if chosen.name == "batches" else read_sheets(place, CLASSES, 32)
     return Task(
         name="cifar10",
         title=_TITLES[chosen.name],
@@ -51,6 +51,6 @@ def cifar10(seed: int = 0, root: str | None = None, source: str = "auto") -> Tas
         test=(torch.from_numpy(data.test[0]), torch.from_numpy(data.test[1])),
         loss=one_hot_bce,
         prepare=normaliser(MEAN, STD),
-        augment=flip_and_crop(4, black_of(MEAN, STD)),
+        augment=FlipAndCrop(pad=4, black=black_of(MEAN, STD)),
         stand_in=chosen.stand_in,
     )

@@ -10,10 +10,10 @@ import torch
 
 from fedgmr.tasks.formats.folders import CLASSES, count_folders, read_folders
 from fedgmr.tasks.formats.packed import count_sheets, read_sheets
-from fedgmr.tasks.images import black_of, flip_and_crop, flip_and_resized_crop, normaliser
+from fedgmr.tasks.images import FlipAndCrop, FlipAndResizedCrop, black_of, normaliser
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
 from fedgmr.tasks.sources import Source, check_whole, find_source
-from fedgmr.tasks.task import Task
+from fedgmr.tasks.task import Augmentation, Task
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SOURCES = (
@@ -49,13 +49,14 @@ def imagenet100(
         cache: directory for the decoded images, for folders; None: beside them.
     """
     check_whole("pixels", pixels, 1)
+    augment: Augmentation
     chosen, place = find_source("imagenet100", SOURCES, root, source)
     if chosen.name == "folders":
         data = read_folders(place, pixels=pixels, cache=Path(cache).expanduser() if cache else place.parent)
-        augment = flip_and_resized_crop(pixels)
+        augment = FlipAndResizedCrop(size=pixels)
     else:
-        data = read_sheets(place, CLASSES)
-        augment = flip_and_crop(8, black_of(MEAN, STD))
+        data = read_sheets(place, CLASSES, 64)
+        augment = FlipAndCrop(pad=8, black=black_of(MEAN, STD))
     return Task(
         name="imagenet100",
         title=_TITLES[chosen.name],

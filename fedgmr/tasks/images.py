@@ -1,19 +1,21 @@
 """Images on the device: bytes to normalised floats, and augmentation of whole batches at once.
 
 Data stays uint8 [samples, channels, height, width]; `prepare` and `augment` of a Task work on batches of it, on
-whatever device they are. Every draw comes from the given generator, so a mini-batch is augmented the same way
-however training is batched.
+whatever device they are. What is random is drawn beforehand with numpy: the same on every device, and the work on
+the device never waits for the host.
 """
 
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedgmr.tasks.task import Drawn
+
 Prepare = Callable[[Tensor], Tensor]
-Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 _AREA = (0.08, 1.0)  # of the image, in a resized crop
 _ASPECT = (3 / 4, 4 / 3)
@@ -39,53 +41,67 @@ def black_of(mean: Sequence[float], std: Sequence[float]) -> tuple[float, ...]:
     return tuple(-m / s for m, s in zip(mean, std, strict=True))
 
 
-def flip_and_crop(pad: int, black: Sequence[float]) -> Augment:
+@dataclass(frozen=True, kw_only=True)
+class FlipAndCrop:
     """Mirror every other image, and move each by up to `pad` pixels; what comes in from outside is `black`.
 
-    Args:
+    Attributes:
         pad: pixels added on each side before a crop of the old size.
         black: the value of a black pixel after `prepare`, per channel.
     """
 
-    def augment(images: Tensor, draws: torch.Generator) -> Tensor:
+    pad: int
+    black: tuple[float, ...]
+
+    def draw(self, draws: np.random.Generator, count: int) -> Drawn:
+        """Pixels down, pixels to the right, and 1 where the image is mirrored."""
+        moved = draws.integers(-self.pad, self.pad + 1, size=(count, 2))
+        mirrored = draws.integers(2, size=(count, 1))
+        return np.concatenate([moved, mirrored], axis=1).astype(np.float32)
+
+    def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
+        """The images, moved and mirrored."""
         count, _, height, width = images.shape
         device = images.device
-        down, right = torch.randint(-pad, pad + 1, (2, count, 1), generator=draws, device=device)
-        mirrored = torch.randint(2, (count, 1), generator=draws, device=device, dtype=torch.bool)
+        down, right, mirrored = drawn.to(torch.int64).unsqueeze(2).unbind(1)
         rows = torch.arange(height, device=device) + down
         columns = torch.arange(width, device=device) + right
-        columns = torch.where(mirrored, columns.flip(1), columns)
+        columns = torch.where(mirrored > 0, columns.flip(1), columns)
         inside = _within(rows, height)[:, None, :, None] & _within(columns, width)[:, None, None, :]
         each = torch.arange(count, device=device)[:, None, None]
         moved = images[each, :, rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]]
-        return torch.where(inside, moved.permute(0, 3, 1, 2), _per_channel(black, images))
-
-    return augment
+        return torch.where(inside, moved.permute(0, 3, 1, 2), _per_channel(self.black, images))
 
 
-def flip_and_resized_crop(size: int) -> Augment:
+@dataclass(frozen=True, kw_only=True)
+class FlipAndResizedCrop:
     """Mirror every other image, and scale a random part of each (8 to 100 % of its area) to size x size."""
 
-    def augment(images: Tensor, draws: torch.Generator) -> Tensor:
-        count, channels, _, _ = images.shape
-        area, aspect, x, y, mirror = torch.rand(5, count, generator=draws, device=images.device, dtype=images.dtype)
-        area = _AREA[0] + (_AREA[1] - _AREA[0]) * area
-        aspect = torch.exp(math.log(_ASPECT[0]) + math.log(_ASPECT[1] / _ASPECT[0]) * aspect)
-        wide, high = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
-        # From the crop's coordinates, -1..1, to the image's; the centre stays so far inside that the crop does too.
-        theta = images.new_zeros(count, 2, 3)
-        theta[:, 0, 0] = torch.where(mirror < 0.5, -wide, wide)
-        theta[:, 1, 1] = high
-        theta[:, 0, 2] = (2 * x - 1) * (1 - wide)
-        theta[:, 1, 2] = (2 * y - 1) * (1 - high)
-        grid = functional.affine_grid(theta, [count, channels, size, size], align_corners=False)
-        return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    size: int
 
-    return augment
+    def draw(self, draws: np.random.Generator, count: int) -> Drawn:
+        """Width and centre, height and centre of the part; the image is -1..1, and a negative width mirrors."""
+        area, aspect, x, y, mirror = draws.random((5, count))
+        area = _AREA[0] + (_AREA[1] - _AREA[0]) * area
+        aspect = _ASPECT[0] * (_ASPECT[1] / _ASPECT[0]) ** aspect
+        wide, high = np.sqrt(area * aspect).clip(max=1), np.sqrt(area / aspect).clip(max=1)
+        # The centre stays so far inside that the part does too.
+        across = [np.where(mirror < 0.5, -wide, wide), (2 * x - 1) * (1 - wide)]
+        along = [high, (2 * y - 1) * (1 - high)]
+        return np.stack([*across, *along], axis=1).astype(np.float32)
+
+    def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
+        """The parts, scaled."""
+        count, channels, _, _ = images.shape
+        theta = drawn.new_zeros(count, 2, 3)  # from the part's coordinates to the image's
+        theta[:, 0, ::2], theta[:, 1, 1:] = drawn[:, :2], drawn[:, 2:]
+        grid = functional.affine_grid(theta, [count, channels, self.size, self.size], align_corners=False)
+        return functional.grid_sample(images, grid.to(images.dtype), padding_mode="border", align_corners=False)
 
 
 def _per_channel(values: Sequence[float], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device).view(-1, 1, 1)
+    # Filled where it is needed: a copy from the host has no place in a captured CUDA graph.
+    return torch.cat([like.new_full((1, 1, 1), value) for value in values])
 
 
 def _within(places: Tensor, size: int) -> Tensor:

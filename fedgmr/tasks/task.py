@@ -9,10 +9,11 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -25,6 +26,19 @@ Samples = tuple[Tensor, Tensor]  # inputs, targets; the first dimension is the s
 Metric = Callable[
     [Tensor, Tensor], tuple[Tensor, int]
 ]  # (outputs, targets) -> (sum of the metric, how many it is over)
+Drawn = NDArray[np.float32]  # what an augmentation drew: [samples, as many numbers as it needs]
+
+
+class Augmentation(Protocol):
+    """Random changes to the inputs of a training mini-batch: what is drawn, and what is done with it."""
+
+    def draw(self, draws: np.random.Generator, count: int, /) -> Drawn:
+        """The numbers for `count` samples, one row each; all that is random."""
+        ...
+
+    def apply(self, inputs: Tensor, drawn: Tensor, /) -> Tensor:
+        """The prepared inputs, changed; a function of tensors on one device that never waits for their values."""
+        ...
 
 
 def top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
@@ -44,11 +58,12 @@ class Task:
         loss: mean loss of (outputs, targets).
         metric: sum and count of the quantity reported as accuracy, higher is better.
         prepare: applied to the inputs of every batch on the device (e.g. bytes to floats).
-        augment: applied to the prepared inputs of a training batch; draws from the generator, which is on their device.
+        augment: changes the prepared inputs of every training batch at random.
         users: int per training sample, for the partition by user.
         holdout: training samples (a number or a share) the server holds out for validation.
         keep: name patterns of parameters that are always kept although their layer is prunable.
         prune: name patterns of parameters that are prunable although the rule keeps them.
+        evaluation_batch: most samples in one forward pass of an evaluation, for memory alone.
         title: for people; defaults to the name.
         stand_in: a sentence where the data stands in for other data; repeated in every output.
     """
@@ -60,11 +75,12 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
     metric: Metric = top1
     prepare: Callable[[Tensor], Tensor] | None = None
-    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    augment: Augmentation | None = None
     users: Tensor | None = None
     holdout: int | float = 0.05
     keep: tuple[str, ...] = ()
     prune: tuple[str, ...] = ()
+    evaluation_batch: int = 1000
     title: str = ""
     stand_in: str | None = None
 
@@ -77,6 +93,8 @@ class Task:
                 )
         if self.users is not None and len(self.users) != len(self.train[0]):
             raise ValueError(f"{self.name}.users has {len(self.users)} entries: give one per training sample.")
+        if self.evaluation_batch < 1:
+            raise ValueError(f"{self.name}.evaluation_batch is {self.evaluation_batch}: give at least 1.")
 
     def layout(self) -> Layout:
         """The flat layout of the model."""
@@ -100,6 +118,16 @@ class Task:
             raise ValueError(f"{self.name}.holdout is {self.holdout}: it must leave samples on both sides of {total}.")
         order = generator(seed, "holdout").permutation(total)
         return np.sort(order[count:]), np.sort(order[:count])
+
+    def tested_on(self, count: int, seed: int) -> "Task":
+        """The same task with `count` of its test samples, drawn by the seed; the title says so."""
+        total = len(self.test[0])
+        if count >= total:
+            return self
+        chosen = torch.from_numpy(np.sort(generator(seed, "test").permutation(total)[:count]))
+        part = tuple(tensor[chosen.to(tensor.device)] for tensor in self.test)
+        title = f"{self.title or self.name}, {count:,} of {total:,} test samples"
+        return dataclasses.replace(self, test=part, title=title)  # type: ignore[arg-type]
 
     def to(self, device: torch.device) -> "Task":
         """The same task with its data on `device`."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask
 from fedgmr.submodels.layout import Layout, TensorPlace
+from fedgmr.training.optimizers import SGD, Descent, Optimizer
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -29,22 +30,31 @@ class LocalRun:
     places: Sequence[TensorPlace]  # of the full model, one per parameter
     flat: Tensor
     outside: Tensor | None  # bool, the coordinates of `flat` that stay zero; None where all of it is trained
-    learning_rate: float
+    learning_rate: float | Tensor
     loss: Loss
+    coordinates: Tensor | None = None  # where `flat` lies in the full vector; None where it is the full vector
+    descent: Descent = SGD()
 
     @cached_property
     def start(self) -> list[Tensor]:
         """The parameters as they were when first asked for; a rule that needs them asks before its first step."""
         return [parameter.detach().clone() for parameter in self.parameters]
 
+    @property
+    def masks(self) -> Sequence[Tensor | None]:
+        """For each parameter what lies outside the sub-model, in its shape; None where nothing does."""
+        if self.outside is None:
+            return [None] * len(self.places)
+        return [self.outside[place.start : place.stop].view(place.shape) for place in self.places]
+
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Gradients of `loss`, one per parameter; zero where the loss does not depend on it."""
         return list(torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True))
 
     def descend(self, gradients: Sequence[Tensor]) -> None:
-        """One step of plain SGD within the sub-model."""
+        """One step of the task's optimiser within the sub-model."""
         with torch.no_grad():
-            torch._foreach_add_(self.parameters, list(gradients), alpha=-self.learning_rate)
+            self.descent.step(self, gradients)
             if self.outside is not None:
                 self.flat.masked_fill_(self.outside, 0)
 
@@ -74,14 +84,16 @@ class Bench:
 
     task: ClientTask
     _loss: Loss
+    _descent: Descent
 
-    def __init__(self) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
         self._open: LocalRun | None = None
         self._state: Tensor | None = None  # all the client's values; None while one level was enough
 
     def begin(self, task: ClientTask, loss: Loss) -> None:
         """Take up a task with the client's loss."""
-        self.task, self._loss = task, loss
+        self.task, self._loss, self._descent = task, loss, self.optimizer.begin(task.model)
         self._open = self._state = None
 
     def run(self, level: int | None = None) -> LocalRun:
@@ -90,16 +102,7 @@ class Bench:
         if self._open is None or self._open.level != level:
             self._take_back()
             desk, outside = self._lay_out(level, self.task.model if self._state is None else self._state)
-            self._open = LocalRun(
-                level=level,
-                module=desk.module,
-                parameters=desk.parameters,
-                places=desk.layout.parameters,
-                flat=desk.flat,
-                outside=outside,
-                learning_rate=self.task.learning_rate,
-                loss=self._loss,
-            )
+            self._open = self._opened(level, desk, outside)
         return self._open
 
     def finish(self) -> tuple[Tensor, Tensor]:
@@ -117,9 +120,28 @@ class Bench:
                 self._state = self.task.model.clone()
             self._put_back(self._open, self._state)
 
+    def _opened(self, level: int, desk: Desk, outside: Tensor | None) -> LocalRun:
+        """The run on a desk that has just been laid out."""
+        return LocalRun(
+            level=level,
+            module=desk.module,
+            parameters=desk.parameters,
+            places=desk.layout.parameters,
+            flat=desk.flat,
+            outside=outside,
+            learning_rate=self.task.learning_rate,
+            loss=self._loss,
+            coordinates=self._coordinates(level),
+            descent=self._descent,
+        )
+
     def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
         """A desk with the sub-model of `level` out of the full vector `source`, and what lies outside it there."""
         raise NotImplementedError
+
+    def _coordinates(self, level: int) -> Tensor | None:
+        """Where a desk's vector lies in the full one; None: it is the full one."""
+        return None
 
     def _put_back(self, run: LocalRun, state: Tensor) -> None:
         """Write the run's values into the full vector `state`."""
@@ -137,9 +159,11 @@ class Bench:
 class MaskedBench(Bench):
     """One full-size module; a sub-model is the full model with zeros outside."""
 
-    def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
-        """Takes `module` over."""
-        super().__init__()
+    def __init__(
+        self, module: nn.Module, layout: Layout, device: torch.device, optimizer: Optimizer | None = None
+    ) -> None:
+        """Takes `module` over; plain SGD unless an optimiser is given."""
+        super().__init__(optimizer or SGD())
         self.desk = Desk(module, layout, device)
         self._outside: dict[int, Tensor] = {}
         self._outside_version = -1

@@ -1,6 +1,6 @@
 """Executors: train many tasks; the same results whichever executor and however the tasks are batched.
 
-`sequential` trains one task after the other with the plain loop.
+`sequential` trains one task after the other with the plain loop; `graphed.py` has the other one.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,11 @@ from fedgmr.training.local_sgd import LocalTrainer
 class Executor(Protocol):
     """Trains tasks; a task's update never depends on the tasks beside it."""
 
+    @property
+    def ahead(self) -> bool:
+        """Whether it pays to hand over tasks before their updates are due, beside those that are."""
+        ...
+
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         """One update per task, in order."""
         ...
@@ -20,6 +25,8 @@ class Executor(Protocol):
 
 class SequentialExecutor:
     """One task after the other: the oracle."""
+
+    ahead = False
 
     def __init__(self, trainer: LocalTrainer) -> None:
         self.trainer = trainer

@@ -1,7 +1,8 @@
 """One client's local training as a plain loop: the oracle every faster executor must agree with.
 
 Section 3.2 of docs/decisions.md: take the task's sub-model, do the local steps on the client's next mini-batches,
-hand back its values. An update is a function of the task alone. Read next: `bench.py` (where), `rules.py` (what).
+hand back its values. An update is a function of the task alone. Read next: `bench.py` (where), `rules.py` (what),
+`graphed.py` (the same in CUDA graphs).
 """
 
 from collections.abc import Sequence
@@ -10,11 +11,13 @@ import torch
 from torch import Tensor
 
 from fedgmr.exchange import ClientTask, Report, Update
-from fedgmr.seeding import derived_seed
+from fedgmr.seeding import derived_seed, generator
 from fedgmr.tasks.partition import Indices, SampleOrder
-from fedgmr.tasks.task import Task
+from fedgmr.tasks.task import Drawn, Task
 from fedgmr.training.bench import Bench, Loss
 from fedgmr.training.evaluation import batch_statistics
+from fedgmr.training.execution import ExecutionSettings
+from fedgmr.training.precision import precision
 from fedgmr.training.rules import Batch, LocalRule
 
 
@@ -31,52 +34,62 @@ class LocalTrainer:
         seed: int,
         rule: LocalRule,
         held_out: Sequence[Indices] | None = None,
+        execution: ExecutionSettings | None = None,
     ) -> None:
         """`held_out` are each client's own validation samples, where clients report the metric."""
         self.task, self.bench, self.order = task, bench, order
         self.steps, self.seed, self.rule, self.held_out = steps, seed, rule, held_out
+        self.execution = execution or ExecutionSettings()
         self.device = task.train[0].device
+        self._present: dict[int, Tensor] = {}
 
     def train(self, task: ClientTask) -> Update:
         """The update a client sends back for `task`."""
-        bench = self.bench
-        bench.begin(task, self._loss(task.client))
-        report = self._report(task)
-        batches = torch.from_numpy(self.order.batches(task.client, task.first_batch, self.steps)).to(self.device)
-        inputs, targets = self.task.train
-        losses = []
-        with torch.random.fork_rng(devices=[]):
-            _seed(self.device, derived_seed(self.seed, "local", task.client, task.first_batch))
-            for number, chosen in enumerate(batches, task.first_batch):
-                prepared = self._augmented(self.task.inputs(inputs[chosen]), task.client, number)
-                batch = Batch(inputs=prepared, targets=targets[chosen], number=number, seed=self.seed)
-                losses.append(self.rule.step(bench, batch))
-        values, buffers = bench.finish()
+        with torch.random.fork_rng(devices=[]), precision(self.execution, self.device):
+            self.bench.begin(task, self.loss_of(task.client))
+            report = self.report(task)
+            self.seed_draws(task)
+            batches = torch.from_numpy(self.batches(task)).to(self.device)
+            drawn = self.drawn(task)
+            inputs, targets = self.prepared(batches, None if drawn is None else torch.from_numpy(drawn))
+            losses = []
+            for step, level in enumerate(self.levels(task)):
+                batch = Batch(inputs=inputs[step], targets=targets[step], level=level)
+                losses.append(self.rule.step(self.bench, batch))
+            values, buffers = self.bench.finish()
         total = values.sum()
         # A non-finite weight makes this NaN, so the last step's damage is seen too.
-        loss = torch.stack(losses).mean() + (total - total)
-        return Update(
-            client=task.client,
-            version=task.version,
-            values=values,
-            buffers=task.buffers if self.rule.norm in ("static", "batch") else buffers,
-            loss=float(loss),
-            report=report,
-        )
+        return self.update(task, values, buffers, float(torch.stack(losses).mean() + (total - total)), report)
 
-    def _augmented(self, inputs: Tensor, client: int, number: int) -> Tensor:
-        """The mini-batch as it is trained on; what is drawn belongs to the client and the mini-batch's number."""
+    def batches(self, task: ClientTask) -> Indices:
+        """Training indices [steps, batch] of the task's mini-batches."""
+        return self.order.batches(task.client, task.first_batch, self.steps)
+
+    def drawn(self, task: ClientTask) -> Drawn | None:
+        """What the augmentation draws for the task, one row per sample."""
         if self.task.augment is None:
-            return inputs
-        draws = torch.Generator(self.device)
-        draws.manual_seed(derived_seed(self.seed, "augment", client, number))
-        return self.task.augment(inputs, draws)
+            return None
+        draws = generator(self.seed, "augment", task.client, task.first_batch)
+        return self.task.augment.draw(draws, self.steps * self.order.batch_size)
 
-    def _loss(self, client: int) -> Loss:
+    def levels(self, task: ClientTask) -> list[int]:
+        """The level each of the task's mini-batches trains."""
+        return [self.rule.level(task, task.first_batch + step, self.seed) for step in range(self.steps)]
+
+    def prepared(self, batches: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets [steps, batch, ...] as they are trained on."""
+        inputs, targets = self.task.train
+        chosen = self.task.inputs(inputs[batches.flatten()])
+        if drawn is not None:
+            assert self.task.augment is not None
+            chosen = self.task.augment.apply(chosen, drawn.to(self.device))
+        return chosen.view(*batches.shape, *chosen.shape[1:]), targets[batches]
+
+    def loss_of(self, client: int) -> Loss:
         """The task's loss, without the classes the client has not where the rule says so."""
         if not self.rule.masked_loss:
             return self.task.loss
-        present = torch.unique(self.task.train[1][torch.from_numpy(self.order.parts[client]).to(self.device)])
+        present = self.present(client)
 
         def masked(outputs: Tensor, targets: Tensor) -> Tensor:
             absent = torch.ones(outputs.shape[-1], dtype=torch.bool, device=outputs.device)
@@ -85,7 +98,14 @@ class LocalTrainer:
 
         return masked
 
-    def _report(self, task: ClientTask) -> Report | None:
+    def present(self, client: int) -> Tensor:
+        """The classes the client has."""
+        if client not in self._present:
+            part = torch.from_numpy(self.order.parts[client]).to(self.device)
+            self._present[client] = torch.unique(self.task.train[1][part])
+        return self._present[client]
+
+    def report(self, task: ClientTask) -> Report | None:
         """The received sub-model's metric on the client's own held-out samples."""
         if self.held_out is None:
             return None
@@ -97,12 +117,28 @@ class LocalTrainer:
         module.train()
         return Report(metric=float(hits) / max(1, count), samples=count)
 
+    def seed_draws(self, task: ClientTask) -> None:
+        """Seed what dropout draws from on this device alone.
 
-def _seed(device: torch.device, seed: int) -> None:
-    """Seed what dropout draws from on this device alone.
+        `torch.manual_seed` also queues a call, with its stack, for every kind of device not in use: slow, and it
+        piles up.
+        """
+        seed = derived_seed(self.seed, "local", task.client, task.first_batch)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        else:
+            torch.default_generator.manual_seed(seed)
 
-    `torch.manual_seed` also queues a call, with its stack, for every kind of device not in use: slow, and it piles up.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+    def update(
+        self, task: ClientTask, values: Tensor, buffers: Tensor, loss: float | Tensor, report: Report | None
+    ) -> Update:
+        """What the client sends back."""
+        untrained = self.rule.norm in ("static", "batch")
+        return Update(
+            client=task.client,
+            version=task.version,
+            values=values,
+            buffers=task.buffers if untrained else buffers,
+            loss=loss,
+            report=report,
+        )

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedgmr.exchange import ClientTask
 from fedgmr.seeding import generator
-from fedgmr.submodels.layout import TensorPlace
 from fedgmr.training.bench import Bench, LocalRun
 
 Norm = Literal["running", "static", "batch", "per_width"]
@@ -25,8 +25,7 @@ class Batch:
 
     inputs: Tensor
     targets: Tensor
-    number: int  # mini-batches this client was given before
-    seed: int
+    level: int  # of the sub-model it trains
 
 
 class LocalRule(Protocol):
@@ -49,13 +48,26 @@ class LocalRule(Protocol):
         """Whether classes a client has not are left out of its loss."""
         ...
 
+    def level(self, task: ClientTask, number: int, seed: int) -> int:
+        """The level that the client's mini-batch `number` trains."""
+        ...
+
     def step(self, bench: Bench, batch: Batch) -> Tensor:
         """Train on the mini-batch; returns its detached loss."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainSGD:
+class _OwnLevel:
+    """Every mini-batch trains the task's sub-model."""
+
+    def level(self, task: ClientTask, number: int, seed: int) -> int:
+        """The task's."""
+        return task.level
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainSGD(_OwnLevel):
     """SGD without momentum; with `proximal` > 0 the term (proximal/2)·||w - start||² is added to the loss."""
 
     kind: ClassVar[str] = "sgd"
@@ -78,7 +90,7 @@ class PlainSGD:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WidthSGD:
+class WidthSGD(_OwnLevel):
     """SGD on a narrower network, as HeteroFL and FedRolex do it."""
 
     kind: ClassVar[str] = "width_sgd"
@@ -118,16 +130,14 @@ class OrderedDropout:
         default="softmax", metadata={"help": "what turns the teacher's outputs into targets: sigmoid for a BCE loss"}
     )
 
-    def level(self, bench: Bench, batch: Batch) -> int:
-        """The level this mini-batch trains."""
-        draw = generator(batch.seed, "width", bench.task.client, batch.number)
-        return int(draw.integers(bench.task.level + 1))
+    def level(self, task: ClientTask, number: int, seed: int) -> int:
+        """Drawn uniformly from the task's level and those below."""
+        return int(generator(seed, "width", task.client, number).integers(task.level + 1))
 
     def step(self, bench: Bench, batch: Batch) -> Tensor:
         """One step at the drawn width; with distillation a step at the own width and the drawn one, gradients added."""
-        level = self.level(bench, batch)
-        if not self.distillation or level == bench.task.level:
-            run = bench.run(level)
+        if not self.distillation or batch.level == bench.task.level:
+            run = bench.run(batch.level)
             loss = run.loss(run.module(batch.inputs), batch.targets)
             run.descend(run.gradients(loss))
             return loss.detach()
@@ -135,7 +145,7 @@ class OrderedDropout:
         outputs = own.module(batch.inputs)
         loss = own.loss(outputs, batch.targets)
         gradients = own.gradients(loss)
-        narrow = bench.run(level)
+        narrow = bench.run(batch.level)
         student = narrow.module(batch.inputs)
         narrow.descend(narrow.gradients(self._distil(student, outputs.detach())))
         # Both gradients were taken at the same weights; the narrow step is in the client's values already.
@@ -149,7 +159,7 @@ class OrderedDropout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThresholdedSGD:
+class ThresholdedSGD(_OwnLevel):
     """FIARSE: only weights with |w| >= theta take part; the mask's derivative scales their gradient.
 
     theta is the smallest magnitude in the sub-model as received, fixed for the task. The forward pass uses
@@ -196,8 +206,8 @@ class ThresholdedSGD:
     def _thresholds(self, run: LocalRun) -> list[Tensor | None]:
         """Theta per parameter, from the sub-model as received; None for normalisation parameters, never masked."""
         smallest = [
-            None if place.norm else _smallest(run, place, start)
-            for place, start in zip(run.places, run.start, strict=True)
+            None if place.norm else _smallest(start, outside)
+            for place, start, outside in zip(run.places, run.start, run.masks, strict=True)
         ]
         ranked = [theta for theta in smallest if theta is not None]
         if self.scope == "layerwise" or not ranked:
@@ -206,9 +216,7 @@ class ThresholdedSGD:
         return [None if theta is None else least for theta in smallest]
 
 
-def _smallest(run: LocalRun, place: TensorPlace, start: Tensor) -> Tensor:
-    """The smallest magnitude of the tensor inside the sub-model; infinite where none of it is inside."""
+def _smallest(start: Tensor, outside: Tensor | None) -> Tensor:
+    """The smallest magnitude of a tensor inside the sub-model; infinite where none of it is inside."""
     size = start.abs()
-    if run.outside is not None:
-        size = size.masked_fill(run.outside[place.start : place.stop].view(place.shape), torch.inf)
-    return size.min()
+    return (size if outside is None else size.masked_fill(outside, torch.inf)).min()

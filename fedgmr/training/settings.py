@@ -1,7 +1,9 @@
-"""Local training in a recipe: learning rate and its schedule, batch size, steps."""
+"""Local training in a recipe: learning rate and its schedule, optimiser, batch size, steps."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
+
+from fedgmr.training.optimizers import SGD, Adam, Optimizer
 
 
 class Schedule(Protocol):
@@ -56,6 +58,7 @@ class TrainingSettings:
 
     learning_rate: float = field(default=0.1, metadata={"above": 0})
     schedule: Schedule = field(default=ConstantRate(), metadata={"kinds": (ConstantRate, Halving, Steps)})
+    optimizer: Optimizer = field(default=SGD(), metadata={"kinds": (SGD, Adam), "help": "how gradients become steps"})
     batch_size: int = field(default=20, metadata={"at_least": 1})
     steps: int = field(default=5, metadata={"at_least": 1, "help": "mini-batches per task"})
 

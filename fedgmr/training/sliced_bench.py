@@ -16,6 +16,7 @@ from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder
 from fedgmr.submodels.widths import solve_widths
 from fedgmr.training.bench import Bench, Desk, LocalRun, Loss
+from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.rules import LocalRule
 from fedgmr.training.slicing import kept_sets, scale_hidden, slice_module
 
@@ -24,9 +25,16 @@ class SlicedBench(Bench):
     """Small modules for the width methods."""
 
     def __init__(
-        self, model: nn.Module, layout: Layout, plan: ChannelPlan, ladder: Ladder, rule: LocalRule, device: torch.device
+        self,
+        model: nn.Module,
+        layout: Layout,
+        plan: ChannelPlan,
+        ladder: Ladder,
+        rule: LocalRule,
+        device: torch.device,
+        optimizer: Optimizer | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(optimizer or SGD())
         self.model, self.layout, self.plan, self.rule, self.device = model.to(device), layout, plan, rule, device
         self.widths = solve_widths(plan, layout, ladder)
         batch_norm = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())

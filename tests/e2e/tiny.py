@@ -31,6 +31,11 @@ def dropped(seed: int = 0) -> Task:
     return _task("dropped", seed, (1, 6, 6), lambda: _normed_net(dropout=0.25))
 
 
+def wide(seed: int = 0) -> Task:
+    """The first task with a net of 670,000 parameters, 2.7 MB on the wire."""
+    return _task("wide", seed, (16,), _wide_net)
+
+
 def few(seed: int = 0, samples: int = 12) -> Task:
     """The first task with very few samples."""
     return _task("few", seed, (16,), _dense_net, train=samples)
@@ -43,6 +48,10 @@ def not_a_task() -> str:
 
 def _dense_net() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, _CLASSES))
+
+
+def _wide_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 800), nn.ReLU(), nn.Linear(800, 800), nn.ReLU(), nn.Linear(800, _CLASSES))
 
 
 def _normed_net(dropout: float = 0.0) -> nn.Module:

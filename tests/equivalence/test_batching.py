@@ -25,8 +25,10 @@ RULES: dict[str, dict[str, Any]] = {
 class InOrder:
     """Trains the tasks of a batch one by one in an order of its own, alternating between executors."""
 
-    def __init__(self, executors: Sequence[Executor], arrange: Callable[[int], Sequence[int]]) -> None:
-        self.executors, self.arrange = executors, arrange
+    def __init__(
+        self, executors: Sequence[Executor], arrange: Callable[[int], Sequence[int]], *, ahead: bool = False
+    ) -> None:
+        self.executors, self.arrange, self.ahead = executors, arrange, ahead
 
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         trained = {}
@@ -37,6 +39,8 @@ class InOrder:
 
 class Ahead:
     """Trains tasks before they are asked for: at dispatch, or all that are in flight when the first is due."""
+
+    ahead = False  # the fleet does not help
 
     def __init__(self, run: Assembly, *, at_dispatch: bool) -> None:
         self.executor, self.early = another(run), 0
@@ -82,6 +86,7 @@ EXECUTORS: dict[str, Callable[[Assembly], Any]] = {
     "reversed": lambda run: InOrder([another(run)], lambda count: range(count - 1, -1, -1)),
     "shuffled": lambda run: InOrder([another(run)], _shuffled),
     "chunked": lambda run: InOrder([another(run), another(run)], _chunked),
+    "given all in flight": lambda run: InOrder([another(run)], _shuffled, ahead=True),
     "at dispatch": lambda run: Ahead(run, at_dispatch=True),
     "all in flight": lambda run: Ahead(run, at_dispatch=False),
 }

@@ -51,6 +51,8 @@ SAME_TRAINING: dict[str, tuple[str, dict[str, Any]]] = {
 class Invented:
     """An executor whose clients' models are the same whichever the method: a named step away from what they got."""
 
+    ahead = False
+
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         return [self._update(task) for task in tasks]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedgmr.exchange import ClientTask
-from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings, PaperSizes, Trip, WireSizes
+from fedgmr.fleets.network import MIB, IndexedSizes, Link, Network, NetworkSettings, PaperSizes, Trip, WireSizes
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.wire import Stamp, ValueType, encode_map, encode_update, encode_values
 
@@ -239,6 +239,18 @@ def test_paper_sizes_of_a_full_model() -> None:
     sizes = PaperSizes(weights=800, dense=20)
     levels = LevelMap.full(820)
     assert sizes.values(levels, 0, 0) == sizes.update(levels, 0) == 3200 + 100 + 80
+
+
+def test_values_with_indices() -> None:
+    # Increments of 3, 2 and 5 coordinates, 8 bytes each.
+    levels = LevelMap(torch.tensor([0, 1, 2, 0, 2, 2, 1, 0, 2, 2], dtype=torch.uint8), (0.2, 0.5, 1.0))
+    sizes = IndexedSizes()
+    assert [sizes.values(levels, first, last) for first, last in ((0, 0), (1, 1), (2, 2), (0, 2))] == [24, 16, 40, 80]
+    assert sizes.level_map(levels, 0, 2) == 0
+    assert sizes.download(levels, [0, 1]) == sizes.update(levels, 1) == 40
+    # The paper's 17.26 MB.
+    whole = IndexedSizes().update(LevelMap.full(2_156_928), 0)
+    assert whole == 17_255_424
 
 
 def test_the_round_of_the_papers_table(conv2: LevelMap) -> None:

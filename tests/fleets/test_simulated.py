@@ -39,6 +39,8 @@ class Echo:
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
 
+    ahead = False
+
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         if tasks:
             self.batches.append([task.client for task in tasks])

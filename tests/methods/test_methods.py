@@ -19,10 +19,10 @@ from fedgmr.federation import federate
 from fedgmr.methods.method import BUILT_IN, PAPER, PLUGGED
 from fedgmr.recipe import recipe_data, recipe_from
 from fedgmr.server.aggregation import MaskAware, Mixing
+from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous, Synchronous
 from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.restoration import Saturation
-from fedgmr.server.server import BufferRule
 from fedgmr.server.staleness import Polynomial
 from fedgmr.settings_refusals import SettingError
 from fedgmr.submodels.rankings import FullModel, Taylor, Threshold

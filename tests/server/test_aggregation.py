@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedgmr.server.aggregation import (
     Aggregation,
-    Contribution,
     GradientAverage,
     MaskAware,
     Merge,
@@ -23,6 +22,7 @@ from fedgmr.server.aggregation import (
     staleness_weight,
     zero_padded_mean,
 )
+from fedgmr.server.sums import Contribution
 from fedgmr.submodels.levels import LevelMap
 
 VALUES = torch.tensor([[1.0, 2.0, 3.0], [4.0, 6.0, 9.0]])

@@ -10,8 +10,9 @@ from e2e import tiny
 from equivalence.runs import LINKS, objects
 from torch import Tensor, nn
 
-from fedgmr.server.aggregation import Contribution, MaskAware, Merge, mask_aware_mean
+from fedgmr.server.aggregation import MaskAware, Merge, mask_aware_mean
 from fedgmr.server.label_aware import LabelAware, Labels, output_rows
+from fedgmr.server.sums import Contribution
 from fedgmr.submodels.channels import follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from fedgmr.exchange import ClientTask
 from fedgmr.experiments.assembly import resolve
 from fedgmr.recipe import load_recipe
-from fedgmr.seeding import derived_seed
+from fedgmr.seeding import generator
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.tasks.cifar10 import MEAN, STD, cifar10
-from fedgmr.tasks.images import black_of, flip_and_crop
+from fedgmr.tasks.images import FlipAndCrop, black_of
 from fedgmr.tasks.partition import Dirichlet, SampleOrder
-from fedgmr.tasks.task import Task
+from fedgmr.tasks.task import Drawn, Task
 from fedgmr.training.bench import MaskedBench
 from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.rules import PlainSGD
@@ -78,7 +78,10 @@ def test_augmentation_makes_every_crop_and_nothing_else() -> None:
     image = torch.arange(2 * 5 * 4.0).view(2, 5, 4)
     black = torch.tensor([-1.0, -2.0])
     possible = crops(image, 2, black)
-    made = flip_and_crop(2, black.tolist())(image.repeat(2000, 1, 1, 1), torch.Generator().manual_seed(0))
+    augment = FlipAndCrop(pad=2, black=tuple(black.tolist()))
+    drawn = augment.draw(np.random.default_rng(0), 2000)
+    assert (drawn.shape, drawn.dtype) == ((2000, 3), np.float32)
+    made = augment.apply(image.repeat(2000, 1, 1, 1), torch.from_numpy(drawn))
     matches = torch.stack([(made == one).all(-1).all(-1).all(-1) for one in possible])
     assert matches.any(0).all()
     counts = matches.sum(1)
@@ -87,11 +90,28 @@ def test_augmentation_makes_every_crop_and_nothing_else() -> None:
     assert counts.max() < 70
 
 
-def test_augmentation_is_the_same_for_the_same_generator() -> None:
-    augment, images = flip_and_crop(4, (0.0, 0.0, 0.0)), torch.randn(20, 3, 32, 32)
-    first, again, other = (augment(images, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+def test_what_was_drawn_says_what_is_done() -> None:
+    image = torch.tensor([[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]])
+    drawn = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [-1.0, 1.0, 1.0]])
+    made = FlipAndCrop(pad=1, black=(9.0,)).apply(image.expand(4, 1, 2, 3), drawn)
+    assert made[:, 0].tolist() == [
+        [[1, 2, 3], [4, 5, 6]],
+        [[4, 5, 6], [9, 9, 9]],  # the rows from one further down
+        [[9, 1, 2], [9, 4, 5]],  # the columns from one further left
+        [[9, 9, 9], [9, 3, 2]],  # a row further up, a column further right, read from right to left
+    ]
+    assert torch.equal(FlipAndCrop(pad=1, black=(9.0,)).apply(image.expand(4, 1, 2, 3).half(), drawn), made.half())
+
+
+def test_draws_belong_to_the_generator_and_the_sample() -> None:
+    augment = FlipAndCrop(pad=4, black=(0.0, 0.0, 0.0))
+    first, again, other = (augment.draw(np.random.default_rng(seed), 20) for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    images = torch.randn(20, 3, 32, 32)
+    whole = augment.apply(images, torch.from_numpy(first))
+    half = augment.apply(images[10:], torch.from_numpy(first[10:]))
+    assert torch.equal(whole[10:], half), "an image is changed by its own row alone"
 
 
 class Seen(nn.Module):
@@ -107,6 +127,16 @@ class Seen(nn.Module):
         return x * self.weight
 
 
+class Lift:
+    """Adds what it draws to each sample."""
+
+    def draw(self, draws: np.random.Generator, count: int) -> Drawn:
+        return draws.random((count, 1), dtype=np.float32)
+
+    def apply(self, inputs: Tensor, drawn: Tensor) -> Tensor:
+        return inputs + drawn
+
+
 def trained_on(steps: int, first: int, client: int, *, augmented: bool = True) -> list[Tensor]:
     """The inputs that a client's mini-batches number `first` and on are trained on; the data is 0, 1, 2, ..."""
     data = torch.arange(24.0).view(12, 2), torch.zeros(12, dtype=torch.int64)
@@ -116,7 +146,7 @@ def trained_on(steps: int, first: int, client: int, *, augmented: bool = True) -
         train=data,
         test=data,
         prepare=lambda x: x * 100,
-        augment=(lambda x, draws: x + torch.rand(len(x), 1, generator=draws)) if augmented else None,
+        augment=Lift() if augmented else None,
     )
     module, layout = Seen(), task.layout()
     order = SampleOrder([np.arange(6), np.arange(6)], seed=3, batch_size=4)
@@ -138,14 +168,14 @@ def trained_on(steps: int, first: int, client: int, *, augmented: bool = True) -
     return module.inputs
 
 
-def test_training_augments_prepared_inputs_by_client_and_mini_batch() -> None:
-    whole, later = trained_on(3, 5, 0), trained_on(1, 7, 0)
-    assert torch.equal(whole[2], later[0]), "a mini-batch is augmented the same however training is cut"
-    plain = trained_on(3, 5, 0, augmented=False)
-    draws = torch.Generator().manual_seed(derived_seed(3, "augment", 0, 6))
-    assert torch.equal(whole[1], plain[1] + torch.rand(4, 1, generator=draws))
-    other = [a - b for a, b in zip(trained_on(3, 5, 1), trained_on(3, 5, 1, augmented=False), strict=True)]
-    assert not torch.allclose(whole[0] - plain[0], other[0])
+def test_training_augments_prepared_inputs_by_client_and_task() -> None:
+    augmented, plain = trained_on(3, 5, 0), trained_on(3, 5, 0, augmented=False)
+    drawn = torch.from_numpy(Lift().draw(generator(3, "augment", 0, 5), 3 * 4)).view(3, 4, 1)
+    assert torch.equal(torch.stack(augmented), torch.stack(plain) + drawn)
+    assert torch.equal(torch.stack(trained_on(3, 5, 0)), torch.stack(augmented)), "again the same"
+    for steps, first, client in ((3, 5, 1), (3, 8, 0)):
+        other = torch.stack(trained_on(steps, first, client))
+        assert not torch.allclose(other - torch.stack(trained_on(steps, first, client, augmented=False)), drawn)
 
 
 def test_recipe_has_the_papers_settings(tmp_path: Path) -> None:

@@ -103,6 +103,13 @@ def test_leaf_without_a_split_gives_a_tenth_of_every_writer_to_the_test(tmp_path
         (json.dumps({"users": ["a"], "user_data": {"a": {"x": [[1] * 784], "y": [62]}}}), "label 62 at sample 0: lab"),
         (json.dumps({"users": ["a"], "user_data": {"a": {"x": [[1] * 784], "y": [1, 2]}}}), "1 images and 2 labels"),
         (json.dumps({"users": ["a"], "user_data": {"a": {"x": [[1] * 784], "y": ["1"]}}}), "are no whole numbers"),
+        (json.dumps({"users": ["a"], "user_data": {"a": {"x": [[1] * 784], "y": []}}}), "1 images and 0 labels"),
+        (json.dumps({"users": ["a"], "user_data": {"a": {"x": [], "y": [1]}}}), "user 'a' that are not 784 numbers"),
+        ('{"users": ["a"], "user_data": {"a": {"x": [[NaN]], "y": [1]}}}', "not 784 numbers"),
+        ('{"users": ["a"], "user_data": []}', r"a\.json has no users and user_data"),
+        ('{"users": 3, "user_data": {}}', r"a\.json has no users and user_data"),
+        ('{"users": [["a"]], "user_data": {}}', r"no x and y for the user \['a'\]"),
+        ('{"users": ["a"], "user_data": {"a": {"x": 1, "y": 2}}}', "no x and y for the user 'a'"),
         ('{"users": [], "user_data": {}}', "has no samples in its JSON files"),
     ],
 )
@@ -200,6 +207,14 @@ def test_bad_idx_files(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(ValueError, match=rf"idx3-ubyte cannot be read as an IDX file \(.*{reason}.*\): get a comp"):
             read_idx_folder(tmp_path)
+    path.write_bytes(whole)
+    labels = tmp_path / "train-labels-idx1-ubyte"
+    labels.write_bytes(struct.pack(">2I", 0x801, 4) + bytes([0, 1, 10, 2]))
+    with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte has the label 10 at sample 2: labels go from 0 to"):
+        read_idx_folder(tmp_path)
+    labels.write_bytes(struct.pack(">2I", 0x801, 3) + bytes(3))
+    with pytest.raises(ValueError, match=r"images-idx3-ubyte has 4 images and train-labels-idx1-ubyte 3 labels: get c"):
+        read_idx_folder(tmp_path)
     path.write_bytes(struct.pack(">4I", 0x803, 1, 2, 2) + bytes(4))
     with pytest.raises(ValueError, match=r"has images of \(2, 2\) pixels: they must be 28 x 28"):
         read_idx_folder(tmp_path)
@@ -224,6 +239,7 @@ def test_lines(suffix: str, tmp_path: Path) -> None:
     [
         ({"user": "a", "text": "  "}, r"t\.jsonl, line 2: the user 'a' has no text; remove the line or give it one"),
         ({"user": "a", "text": None}, "line 2: the user 'a' has no text"),
+        ({"user": None, "text": "b"}, "line 2: the user is None; give a name or a number"),
         ({"user": "a"}, 'line 2 is no record with user and text: write {"user"'),
         ([1], "line 2 is no record"),
     ],

@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fedgmr.experiments.assembly import resolve
 from fedgmr.recipe import load_recipe
 from fedgmr.tasks.formats.folders import count_folders, read_folders
 from fedgmr.tasks.imagenet100 import imagenet100
-from fedgmr.tasks.images import flip_and_resized_crop
+from fedgmr.tasks.images import FlipAndCrop, FlipAndResizedCrop
+from fedgmr.tasks.task import Augmentation, Task
 from fedgmr.training.settings import Halving
 from tasks.test_packed import write_sheets
 
@@ -105,9 +107,11 @@ def test_a_cache_that_cannot_be_written(tree: Path, tmp_path: Path) -> None:
 
 
 def test_random_parts_of_images() -> None:
-    augment = flip_and_resized_crop(10)
+    augment = FlipAndResizedCrop(size=10)
     ramp = torch.linspace(0, 1, 24).expand(500, 1, 24, 24)
-    made = augment(ramp, torch.Generator().manual_seed(0))
+    drawn = augment.draw(np.random.default_rng(0), 500)
+    assert (drawn.shape, drawn.dtype) == ((500, 4), np.float32)
+    made = augment.apply(ramp, torch.from_numpy(drawn))
     assert made.shape == (500, 1, 10, 10)
     steps = made[:, 0, 0, 1:] - made[:, 0, 0, :-1]
     rising = (steps > 0).all(1)
@@ -120,7 +124,29 @@ def test_random_parts_of_images() -> None:
     assert width.min() > 0.24 * 0.9
     assert 0.95 < width.max() < 1.05
     flat = torch.full((3, 2, 24, 24), 0.7)
-    assert torch.allclose(augment(flat, torch.Generator().manual_seed(1)), torch.tensor(0.7))
+    assert torch.allclose(augment.apply(flat, torch.from_numpy(drawn[:3])), torch.tensor(0.7))
+
+
+def test_a_part_by_hand() -> None:
+    # The left half of four columns and the lower half of four rows, mirrored, scaled to 2 x 2.
+    image = torch.arange(16.0).view(1, 1, 4, 4)
+    drawn = torch.tensor([[-0.5, -0.5, 0.5, 0.5]])
+    made = FlipAndResizedCrop(size=2).apply(image, drawn)
+    assert torch.allclose(made, torch.tensor([[[[9.0, 8.0], [13.0, 12.0]]]]))
+
+
+@pytest.mark.parametrize("augment", [FlipAndCrop(pad=4, black=(0.0, 1.0, 2.0)), FlipAndResizedCrop(size=9)])
+def test_augmentation_never_looks_at_a_value(augment: Augmentation) -> None:
+    # Tensors without values: whatever reads one of them raises. So it can be captured in a CUDA graph.
+    drawn = torch.from_numpy(augment.draw(np.random.default_rng(0), 5)).to("meta")
+    made = augment.apply(torch.empty(5, 3, 9, 9, device="meta"), drawn)
+    assert made.shape == (5, 3, 9, 9)
+
+
+def augmented(task: Task, count: int) -> Tensor:
+    assert task.augment is not None
+    drawn = task.augment.draw(np.random.default_rng(0), count)
+    return task.augment.apply(task.inputs(task.train[0][:count]), torch.from_numpy(drawn))
 
 
 def test_sources(tree: Path, tmp_path: Path) -> None:
@@ -129,12 +155,10 @@ def test_sources(tree: Path, tmp_path: Path) -> None:
     assert tiny.title == "Tiny-ImageNet for ImageNet-100 (ResNet-18)"
     assert "stand in for ImageNet-100" in str(tiny.stand_in)
     assert tiny.train[0].shape == (11, 3, 64, 64)
-    assert tiny.augment is not None
-    assert tiny.augment(tiny.inputs(tiny.train[0]), torch.Generator()).shape == (11, 3, 64, 64)
+    assert augmented(tiny, 11).shape == (11, 3, 64, 64)
     real = imagenet100(root=str(tree.parent), pixels=28, cache=str(tmp_path))
     assert (real.title, real.stand_in) == ("ImageNet-100 (ResNet-18)", None)
-    assert real.augment is not None
-    inputs = real.augment(real.inputs(real.train[0][:2]), torch.Generator())
+    inputs = augmented(real, 2)
     assert inputs.shape == (2, 3, 28, 28)
     assert [path.name for path in tree.parent.iterdir()] == ["imagenet100"]
     assert real.layout().prunable_size == 11_046_080

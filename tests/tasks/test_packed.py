@@ -58,7 +58,7 @@ def write_arrays(path: Path, *, writers: bool = False, **changes: Any) -> Path:
 
 
 def test_sheets(tmp_path: Path) -> None:
-    data = read_sheets(write_sheets(tmp_path / "s.npz"), 10)
+    data = read_sheets(write_sheets(tmp_path / "s.npz"), 10, 32)
     images, labels = data.train
     assert images.shape == (11, 3, 32, 32)
     assert images.dtype == np.uint8
@@ -92,12 +92,13 @@ def test_arrays(tmp_path: Path) -> None:
         ({"test_jpeg": None}, r"s\.npz cannot be read as a packed npz file \(.*test_jpeg.*\): get a complete copy"),
         ({"train_jpeg": np.zeros(50, np.uint8)}, r"s\.npz cannot be read as a packed npz file \(cannot identify image"),
         ({"test_offsets": np.array([7, 90])}, r"s\.npz cannot be read as a packed npz file \(cannot identify"),
+        ({"tile": np.array(16)}, r"s\.npz has tiles of 16 pixels: they must be of 32"),
         ({"test_labels": np.array([{}] * 4)}, r"s\.npz cannot be read as a packed npz file \(Object arrays"),
     ],
 )
 def test_bad_sheets(changes: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=complaint):
-        read_sheets(write_sheets(tmp_path / "s.npz", **changes), 10)
+        read_sheets(write_sheets(tmp_path / "s.npz", **changes), 10, 32)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,7 @@ def test_bad_sheets(changes: dict[str, Any], complaint: str, tmp_path: Path) -> 
         ({"y_test": np.array([0, 62])}, r"a\.npz has the label 62 at sample 1: labels go from 0 to 61"),
         ({"y_train": np.zeros(5, int)}, r"a\.npz has 6 images and 5 labels"),
         ({"x_train": np.zeros((6, 28, 28))}, r"a\.npz has x_train of float64 \(6, 28, 28\): it must be uint8"),
+        ({"x_test": np.zeros((2, 30, 30), np.uint8)}, r"a\.npz has x_test of uint8 \(2, 30, 30\): it must be uint8 \["),
         ({"writer_train": np.zeros(2, int)}, r"a\.npz has 6 images and 2 writers"),
         ({"x_test": None}, r"a\.npz cannot be read as a packed npz file \(.*x_test"),
     ],
@@ -123,7 +125,7 @@ def test_truncated_files(part: float, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"s\.npz cannot be read as a packed npz file \(.+\): get a complete copy of it"
     ):
-        read_sheets(path, 10)
+        read_sheets(path, 10, 32)
 
 
 def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +134,7 @@ def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ValueError, match="the package pillow is missing: pip install pillow"):
         arrays.pillow()
     with pytest.raises(ValueError, match="the package pillow is missing"):
-        read_sheets(path, 10)
+        read_sheets(path, 10, 32)
     assert count_sheets(path).train == 11  # labels need no decoder
 
 

@@ -89,6 +89,22 @@ def test_inputs_are_prepared() -> None:
     assert doubled.inputs(torch.tensor([4])).item() == 8
 
 
+def test_a_part_of_the_test_set_is_named() -> None:
+    inputs, targets = torch.arange(60.0).view(30, 2), torch.arange(30) % 5
+    task = Task(name="t", model=nn.Module, train=(inputs, targets), test=(inputs, targets), title="Numbers")
+    part = task.tested_on(7, seed=3)
+    assert part.title == "Numbers, 7 of 30 test samples"
+    assert (len(part.test[0]), len(part.test[1])) == (7, 7)
+    rows = [row.tolist() for row in task.test[0]]
+    places = [rows.index(row.tolist()) for row in part.test[0]]
+    assert places == sorted(set(places)), "distinct samples, in their order"
+    assert all(int(task.test[1][place]) == int(label) for place, label in zip(places, part.test[1], strict=True))
+    assert torch.equal(task.tested_on(7, seed=3).test[0], part.test[0])
+    assert any(not torch.equal(task.tested_on(7, seed=other).test[0], part.test[0]) for other in (4, 5))
+    assert task.tested_on(len(rows), seed=3) is task
+    assert len(part.train[0]) == 30
+
+
 def test_contradictory_data() -> None:
     x, y = tiny().train
     for train in ((x, y[:-1]), (x[:0], y[:0])):

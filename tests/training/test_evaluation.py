@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from e2e import tiny
+from equivalence.runs import objects
 from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
+from fedgmr.tasks.losses import token_cross_entropy, token_top1
 from fedgmr.tasks.task import Task
 from fedgmr.training.evaluation import Evaluator, Score
 
@@ -51,6 +54,59 @@ def test_the_batch_size_does_not_matter(batch: int) -> None:
     assert parts.test(model, empty).loss == pytest.approx(expected, abs=1e-6)
     assert parts.test(model, empty).accuracy == pytest.approx(whole.test(model, empty).accuracy, abs=1e-6)
     assert parts.validate(model, empty, task.train) == pytest.approx(whole.test(model, empty).accuracy, abs=1e-6)
+
+
+def test_the_task_says_how_many_samples_fit() -> None:
+    seen = []
+
+    class Watched(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            return super().forward(x)
+
+    samples = (INPUTS, TARGETS)
+    task = Task(name="t", model=lambda: Watched(2, 3), train=samples, test=samples, evaluation_batch=8)
+    Evaluator(task, task.layout()).test(torch.zeros(9), torch.empty(0))
+    assert seen == [8, 8, 7]
+    with pytest.raises(ValueError, match=r"t\.evaluation_batch is 0: give at least 1"):
+        Task(name="t", model=lambda: Watched(2, 3), train=samples, test=samples, evaluation_batch=0)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 1000])
+def test_losses_are_over_tokens_whatever_the_batch(batch: int) -> None:
+    # Four tokens; the logits of the token t are row t of the table. One, two, three and one targets are real.
+    inputs = torch.tensor([[1, 0, 0], [2, 3, 0], [1, 2, 3], [3, 0, 0]])
+    targets = torch.tensor([[2, 0, 0], [3, 1, 0], [2, 2, 1], [1, 0, 0]])
+    table = torch.arange(16.0).view(4, 4).sin() * 3
+    table[3, 1] = 4.0
+    samples = (inputs, targets)
+    task = Task(
+        name="t",
+        model=lambda: nn.Embedding(4, 4),
+        train=samples,
+        test=samples,
+        loss=token_cross_entropy,
+        metric=token_top1,
+    )
+    pairs = [(1, 2), (2, 3), (3, 1), (1, 2), (2, 2), (3, 1), (3, 1)]
+    by_hand = -sum(float(table[token].log_softmax(-1)[target]) for token, target in pairs) / 7
+    score = evaluator(task, batch)[0].test(table.reshape(-1), torch.empty(0))
+    assert score.loss == pytest.approx(by_hand, abs=1e-6)
+    right = sum(int(table[token].argmax()) == target for token, target in pairs)
+    assert score.accuracy == pytest.approx(right / 7)
+    assert 0 < right < 7
+
+
+def test_a_recipe_says_how_many_samples_are_measured_on() -> None:
+    run = objects(tiny.dense(), evaluation={"validation_samples": 30, "test_samples": 20})
+    assert len(run.evaluator.task.test[0]) == 20
+    assert run.task.title == "dense, 20 of 96 test samples"
+    trainer = run.fleet.executor.trainer  # type: ignore[attr-defined]
+    assert sum(len(part) for part in trainer.order.parts) == 240 - 30
+    whole = objects(tiny.dense(), evaluation={"test_samples": 96})
+    assert (len(whole.task.test[0]), whole.task.title) == (96, "")
+    with pytest.raises(ValueError, match=r"evaluation\.validation_samples is 240: dense has 240 training samples; give"):
+        objects(tiny.dense(), evaluation={"validation_samples": 240})
 
 
 def test_metrics_count_for_themselves() -> None:

@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.methods import named_method
-from fedgmr.server.aggregation import Contribution, Merge
+from fedgmr.server.aggregation import Merge
+from fedgmr.server.sums import Contribution
 from fedgmr.submodels.channels import follow_channels
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import solve_widths, width_levels
@@ -23,7 +24,7 @@ from fedgmr.tasks.task import Task
 from fedgmr.training.bench import LocalRun, MaskedBench
 from fedgmr.training.evaluation import Evaluator
 from fedgmr.training.local_sgd import LocalTrainer
-from fedgmr.training.rules import Batch, LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
+from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
 from fedgmr.training.sliced_bench import SlicedBench
 
 SEED = 5
@@ -249,9 +250,8 @@ LADDER = (0.37, 0.69, 1.0)  # two, four and all of six hidden units, in both net
 
 
 def drawn(rule: OrderedDropout, own: int, number: int, *, client: int = 0, seed: int = SEED) -> int:
-    bench: Any = SimpleNamespace(task=SimpleNamespace(client=client, level=own))
-    nothing = torch.empty(0)
-    return rule.level(bench, Batch(inputs=nothing, targets=nothing, number=number, seed=seed))
+    task: Any = SimpleNamespace(client=client, level=own)
+    return rule.level(task, number, seed)
 
 
 @pytest.mark.parametrize("own", [1, 2, 4])

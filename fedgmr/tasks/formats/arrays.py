@@ -48,7 +48,7 @@ class Counts:
 def checked_part(images: Pixels, labels: ArrayLike, *, classes: int, path: Path) -> Part:
     """The images and their labels as int64, once there are as many of each and every label is a class."""
     numbers = np.asarray(labels)
-    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
+    if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
         raise DataError(f"{path} has labels that are no whole numbers: get a complete copy of it.")
     if not len(images) or len(images) != len(numbers):
         raise DataError(f"{path} has {len(images)} images and {len(numbers)} labels: get a complete copy of it.")

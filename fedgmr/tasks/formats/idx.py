@@ -46,13 +46,15 @@ def download_idx_folder(root: Path) -> Path:
 
 
 def _part(folder: Path, part: str) -> Part:
-    path = _file(folder, f"{part}-images-idx3-ubyte")
-    images = _read(path, 3)
+    pictured, named = _file(folder, f"{part}-images-idx3-ubyte"), _file(folder, f"{part}-labels-idx1-ubyte")
+    images, labels = _read(pictured, 3), _read(named, 1)
     if images.shape[1:] != (28, 28):
-        raise DataError(f"{path} has images of {images.shape[1:]} pixels: they must be 28 x 28.")
-    return checked_part(
-        images[:, None], _read(_file(folder, f"{part}-labels-idx1-ubyte"), 1), classes=CLASSES, path=path
-    )
+        raise DataError(f"{pictured} has images of {images.shape[1:]} pixels: they must be 28 x 28.")
+    if len(images) != len(labels):
+        raise DataError(
+            f"{pictured} has {len(images)} images and {named.name} {len(labels)} labels: get complete copies of both."
+        )
+    return checked_part(images[:, None], labels, classes=CLASSES, path=named)
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -6,7 +6,7 @@ the test set.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def read_leaf(folder: Path, seed: int) -> Images:
 def count_leaf(folder: Path) -> Counts:
     """Samples and writers, without looking at the pixels."""
     parts = [folder / "train", folder / "test"] if _is_split(folder) else [folder]
-    numbers = [[(user, len(data["y"])) for path in _files(part) for user, data in _users(path)] for part in parts]
+    numbers = [[(user, len(y)) for path in _files(part) for user, _, y in _users(path)] for part in parts]
     samples = [sum(size for _, size in part) for part in numbers]
     return Counts(train=samples[0], test=dict(enumerate(samples)).get(1), users=len(dict(numbers[0])), classes=CLASSES)
 
@@ -52,27 +52,29 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-def _users(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(name, data) of the users in one file."""
+def _users(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
+    """Name, images and labels of the users in one file."""
     with reading(path, "JSON"):
         content = json.loads(path.read_bytes())
-    if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
+    users, known = (content.get(key) if isinstance(content, dict) else None for key in ("users", "user_data"))
+    if not isinstance(users, list) or not isinstance(known, dict):
         raise DataError(f"{path} has no users and user_data: {_EXAMPLE}.")
-    for user in content["users"]:
-        data = content["user_data"].get(user)
-        if not isinstance(data, dict) or not {"x", "y"} <= data.keys():
+    for user in users:
+        data = known.get(user) if isinstance(user, str) else None
+        x, y = (data.get(key) if isinstance(data, dict) else None for key in ("x", "y"))
+        if not isinstance(x, list) or not isinstance(y, list):
             raise DataError(f"{path} has no x and y for the user {user!r}: {_EXAMPLE}.")
-        yield str(user), data
+        yield user, x, y
 
 
 def _pooled(folder: Path, writers: dict[str, int]) -> tuple[Part, np.ndarray]:
     """The samples of all files, and the number of each one's writer, counted in the order they are met."""
     images, labels, users = [], [], []
     for path in _files(folder):
-        for user, data in _users(path):
-            if not data["y"]:
+        for user, x, y in _users(path):
+            if not x and not y:
                 continue
-            part = checked_part(_pixels(data["x"], path, user), data["y"], classes=CLASSES, path=path)
+            part = checked_part(_pixels(x, path, user), y, classes=CLASSES, path=path)
             images.append(part[0])
             labels.append(part[1])
             users.append(np.full(len(part[1]), writers.setdefault(user, len(writers)), np.int64))
@@ -81,11 +83,11 @@ def _pooled(folder: Path, writers: dict[str, int]) -> tuple[Part, np.ndarray]:
     return (np.concatenate(images), np.concatenate(labels)), np.concatenate(users)
 
 
-def _pixels(rows: Any, path: Path, user: str) -> Pixels:
+def _pixels(rows: list[Any], path: Path, user: str) -> Pixels:
     with reading(path, f"pixels of the user {user!r}"):
-        values = np.asarray(rows, dtype=np.float32).reshape(len(rows), -1)
+        values = np.asarray(rows, dtype=np.float32)
     # Written so that NaN fails too.
-    if values.shape[1] != _SIDE * _SIDE or not (values.min() >= 0 and values.max() <= 1):
+    if values.shape != (len(rows), _SIDE * _SIDE) or not np.all((values >= 0) & (values <= 1)):
         raise DataError(
             f"{path} has images of the user {user!r} that are not 784 numbers from 0 to 1: correct the file."
         )

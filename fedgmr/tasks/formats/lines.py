@@ -37,6 +37,8 @@ def _records(path: Path) -> Iterator[tuple[str, str]]:
                 raise DataError(
                     f"{path}, line {number} is no record with user and text: write {_example()}."
                 ) from error
+            if not isinstance(user, str | int):
+                raise DataError(f"{path}, line {number}: the user is {user!r}; give a name or a number.")
             if not isinstance(text, str) or not text.strip():
                 raise DataError(
                     f"{path}, line {number}: the user {user!r} has no text; remove the line or give it one."

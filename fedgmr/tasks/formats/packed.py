@@ -16,10 +16,12 @@ import numpy as np
 from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels, checked_part, pillow, reading
 
 
-def read_sheets(path: Path, classes: int) -> Images:
-    """Images from JPEG sheets."""
+def read_sheets(path: Path, classes: int, side: int) -> Images:
+    """Images of side x side pixels from JPEG sheets."""
     decoder = pillow()
     with _opened(path) as arrays:
+        if int(arrays["tile"]) != side:
+            raise DataError(f"{path} has tiles of {int(arrays['tile'])} pixels: they must be of {side}.")
         parts = [
             checked_part(_tiles(arrays, part, path, decoder), arrays[f"{part}_labels"], classes=classes, path=path)
             for part in ("train", "test")
@@ -28,7 +30,7 @@ def read_sheets(path: Path, classes: int) -> Images:
 
 
 def read_arrays(path: Path, classes: int) -> Images:
-    """Grey images [samples, height, width] from plain arrays, with the writer of each where the file has them."""
+    """Grey images [samples, 28, 28] from plain arrays, with the writer of each where the file has them."""
     with _opened(path) as arrays:
         train, test = (_plain(arrays, part, classes, path) for part in ("train", "test"))
         users = arrays["writer_train"].astype(np.int64) if "writer_train" in arrays else None
@@ -66,10 +68,8 @@ def _counts(train: np.ndarray, test: np.ndarray, users: np.ndarray | None = None
 
 def _plain(arrays: Mapping[str, Any], part: str, classes: int, path: Path) -> Part:
     images = arrays[f"x_{part}"]
-    if images.dtype != np.uint8 or images.ndim != 3:
-        raise DataError(
-            f"{path} has x_{part} of {images.dtype} {images.shape}: it must be uint8 [images, rows, columns]."
-        )
+    if images.dtype != np.uint8 or images.shape[1:] != (28, 28):
+        raise DataError(f"{path} has x_{part} of {images.dtype} {images.shape}: it must be uint8 [images, 28, 28].")
     return checked_part(images[:, None], arrays[f"y_{part}"], classes=classes, path=path)
 
 

@@ -1,0 +1,335 @@
+"""fedgmr beside a plain PyTorch loop, pfl-research and Flower's simulation runtime; `simulators.md` has the figures.
+
+    python benchmarks/simulators.py --pfl VENV/bin/python --flower VENV/bin/python [--csv PATH]
+
+Every simulator runs in a process of its own, with its own interpreter, and they take turns of some rounds. First the
+gate: from the same weights, on the same samples in the same order, dropout included, all must arrive at the same
+global weights. Then every simulator is timed in each of its settings, and the best one is compared. Ends with status 1
+if a simulator fails or a limit is not met. What runs in the processes is in `simulators/`.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from environment import header
+from tables import Row, markdown, write_csv
+
+HERE = Path(__file__).parent / "simulators"
+GATE = 1e-5  # largest relative difference of the global weights from the plain loop's
+LINE = "@@ "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is timed, and how: rounds of the gate, rounds in a turn."""
+
+    title: str
+    gate: int
+    turn: int
+    limits: dict[str, float]  # by opponent: the least its time may be, in fedgmr's
+
+
+CPU = {
+    "cifar10": Workload(
+        title="pfl-research's CIFAR-10: 1,000 users, cohort 50, 5 steps of 10, 1.6 M parameters",
+        gate=2,
+        turn=1,
+        limits={"bare": 0.95, "pfl": 1.1},
+    ),
+    "trivial": Workload(
+        title="trivial work: 1,000 users, cohort 10, 2 steps of 10, 62 k parameters",
+        gate=5,
+        turn=20,
+        limits={"flower": 2.5},
+    ),
+}
+GPU = {
+    "cifar10": Workload(title=CPU["cifar10"].title, gate=1, turn=3, limits={"pfl, 1 process": 5.0, "pfl": 2.0}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One simulator in one setting."""
+
+    system: str
+    setting: str
+    arguments: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Both, for people."""
+        return f"{self.system}, {self.setting}"
+
+
+def cpu_entries(cores: int) -> list[Entry]:
+    """One process with all cores, or one process (Flower: actor) per core; images in the layout that is faster so."""
+    whole = ("--threads", str(cores), "--processes", "1", "--layout", "chw")
+    split = ("--threads", "1", "--processes", str(cores), "--layout", "hwc")
+    return [
+        Entry(system="bare", setting=f"{cores} threads", arguments=whole),
+        Entry(system="fedgmr", setting=f"sequential, {cores} threads", arguments=whole),
+        Entry(system="pfl", setting=f"1 process, {cores} threads", arguments=whole),
+        Entry(system="pfl", setting=f"{cores} processes", arguments=split),
+        Entry(system="flower", setting=f"1 actor, {cores} threads", arguments=whole),
+        Entry(system="flower", setting=f"{cores} actors", arguments=split),
+    ]
+
+
+def gpu_entries() -> list[Entry]:
+    """All on one GPU."""
+    cuda = ("--device", "cuda", "--threads", "1", "--layout", "chw")
+    return [
+        Entry(system="bare", setting="eager", arguments=cuda),
+        Entry(system="fedgmr", setting="sequential", arguments=cuda),
+        Entry(system="fedgmr", setting="graphed", arguments=(*cuda, "--executor", "graphed")),
+        Entry(system="pfl", setting="1 process", arguments=cuda),
+        *(
+            Entry(system="pfl", setting=f"{count} processes", arguments=(*cuda, "--processes", str(count)))
+            for count in (2, 3, 5)
+        ),
+    ]
+
+
+class Failed(Exception):  # noqa: N818 - what happened to a simulator
+    """A simulator ended or said something unexpected."""
+
+
+@dataclass
+class Contender:
+    """A running simulator, and what it has been measured at."""
+
+    entry: Entry
+    turn: int
+    process: subprocess.Popen[str]
+    errors: Path
+    weights: Path
+    to_gate: float = 0.0  # seconds from its start to the end of the gate's rounds
+    difference: float = float("nan")
+    walls: list[float] = field(default_factory=list)  # seconds per round, by turn
+    processors: list[float] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, entry: Entry, interpreter: str, plan: Path, workload: Workload, *, dropout: bool) -> "Contender":
+        """Start it and wait until it has passed the gate's rounds and is ready for its first turn."""
+        stem = plan / entry.name.replace(" ", "_").replace(",", "")
+        script = HERE / ("bare.py" if entry.system == "bare" else f"with_{entry.system}.py")
+        weights, errors = stem.with_suffix(".npy"), stem.with_suffix(".err")
+        command = [interpreter, str(script), str(plan), "--out", str(weights), "--gate", str(workload.gate)]
+        command += [*entry.arguments, *(["--gate-dropout"] if dropout else [])]
+        with errors.open("w") as stderr:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        contender = cls(entry=entry, turn=workload.turn, process=process, errors=errors, weights=weights)
+        began = time.perf_counter()
+        contender._hear("gate")
+        contender.to_gate = time.perf_counter() - began
+        contender._hear("ready")
+        return contender
+
+    def take_turn(self, rounds: int, *, counts: bool = True) -> None:
+        """Let it run so many rounds while all others wait."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"go {rounds}\n")
+        self.process.stdin.flush()
+        wall, processor = self._hear("took")
+        self._hear("ready")
+        if counts:
+            self.walls.append(float(wall) / rounds)
+            self.processors.append(float(processor) / rounds)
+
+    def stop(self) -> None:
+        """End it."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+            self.process.wait(30)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+
+    def _hear(self, word: str) -> list[str]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(LINE):
+                first, *rest = line.removeprefix(LINE).split()
+                if first != word:
+                    break
+                return rest
+        last = self.errors.read_text().strip().splitlines()[-1:] or ["it ended without a word"]
+        raise Failed(f"{self.entry.name}: {last[0][:300]}")
+
+
+def gate(contenders: Sequence[Contender]) -> list[Contender]:
+    """Those whose weights equal the plain loop's; says who does not."""
+    reference = np.load(contenders[0].weights).astype(np.float64)
+    passed = []
+    for contender in contenders:
+        weights = np.load(contender.weights).astype(np.float64)
+        contender.difference = float(np.linalg.norm(weights - reference) / np.linalg.norm(reference))
+        if contender.difference <= GATE:
+            passed.append(contender)
+        else:
+            print(
+                f"{contender.entry.name} failed the gate: the weights differ by {contender.difference:.1e}, not timed"
+            )
+    return passed
+
+
+def ratio(slow: Contender, fast: Contender) -> float:
+    """How many times as long the first takes: the median over the turns."""
+    return statistics.median(a / b for a, b in zip(slow.walls, fast.walls, strict=True))
+
+
+def best(contenders: Sequence[Contender], system: str) -> Contender | None:
+    """The simulator's fastest setting; `system` may also name a setting after a comma."""
+    own = [c for c in contenders if system in (c.entry.system, c.entry.name)]
+    return min(own, key=lambda c: statistics.median(c.walls), default=None)
+
+
+def rows_of(contenders: Sequence[Contender]) -> list[Row]:
+    """One row per setting."""
+    ours = best(contenders, "fedgmr")
+    return [
+        {
+            "simulator": c.entry.system,
+            "setting": c.entry.setting,
+            "ms a round, median": f"{1e3 * statistics.median(c.walls):.1f}",
+            "least": f"{1e3 * min(c.walls):.1f}",
+            "x fedgmr": "" if ours is None else f"{ratio(c, ours):.2f}",
+            "least by least": "" if ours is None else f"{min(c.walls) / min(ours.walls):.2f}",
+            "start and gate, s": f"{c.to_gate:.1f}",
+            "weights differ by": f"{c.difference:.0e}",
+        }
+        for c in contenders
+    ]
+
+
+def verdicts(contenders: Sequence[Contender], limits: dict[str, float]) -> bool:
+    """Print each limit and whether it is met; opponents that did not run are told and do not count."""
+    good, ours = True, best(contenders, "fedgmr")
+    for system, limit in limits.items():
+        theirs = best(contenders, system)
+        if ours is None or theirs is None:
+            print(f"{system}: not measured")
+            continue
+        value = ratio(theirs, ours)
+        good &= value >= limit
+        print(
+            f"{theirs.entry.name} takes {value:.2f} x the time of {ours.entry.name}; "
+            f"limit {limit:g}: {'met' if value >= limit else 'NOT met'}"
+        )
+    return good
+
+
+def measure(
+    entries: Sequence[Entry],
+    interpreters: dict[str, str],
+    plan: Path,
+    workload: Workload,
+    *,
+    repeats: int,
+    dropout: bool,
+) -> tuple[list[Contender], bool]:
+    """All contenders of one workload after their turns, and whether none failed."""
+    started: list[Contender] = []
+    good = True
+    try:
+        for entry in entries:
+            if entry.system in interpreters:
+                try:
+                    started.append(Contender.start(entry, interpreters[entry.system], plan, workload, dropout=dropout))
+                except Failed as failure:
+                    good = False
+                    print(failure)
+        contenders = gate(started)
+        for repeat in range(repeats + 1):
+            for contender in contenders:
+                contender.take_turn(workload.turn, counts=repeat > 0)
+    finally:
+        for contender in started:
+            contender.stop()
+    return contenders, good and len(contenders) == len(started)
+
+
+def raw(workload: str, contenders: Sequence[Contender]) -> list[Row]:
+    """Every turn."""
+    return [
+        {
+            "workload": workload,
+            "simulator": c.entry.system,
+            "setting": c.entry.setting,
+            "turn": number,
+            "rounds": c.turn,
+            "seconds_per_round": wall,
+            "processor_seconds_per_round": processor,
+            "weights_differ_by": c.difference,
+        }
+        for c in contenders
+        for number, (wall, processor) in enumerate(zip(c.walls, c.processors, strict=True))
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pfl", metavar="PYTHON", help="interpreter that has pfl; without it pfl is left out")
+    parser.add_argument("--flower", metavar="PYTHON", help="interpreter that has flwr[simulation]")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--cores", type=int, default=2, help="cores each simulator may use")
+    parser.add_argument("--workloads", nargs="+", choices=list(CPU), metavar="NAME")
+    parser.add_argument("--repeats", type=int, default=7, help="turns of each, after one that does not count")
+    parser.add_argument("--only", nargs="+", metavar="SYSTEM", help="bare is always among them")
+    parser.add_argument("--csv", type=Path, metavar="PATH", help="also write every turn here")
+    arguments = parser.parse_args()
+    on_cpu = arguments.device == "cpu"
+    workloads = CPU if on_cpu else GPU
+    entries = cpu_entries(arguments.cores) if on_cpu else gpu_entries()
+    given = {"bare": sys.executable, "fedgmr": sys.executable, "pfl": arguments.pfl, "flower": arguments.flower}
+    wanted = {*(arguments.only or given), "bare"}
+    interpreters = {system: path for system, path in given.items() if path and system in wanted}
+    names = [name for name in arguments.workloads or workloads if name in workloads]
+    print(header(), *versions(interpreters), "", sep="\n")
+    good, rows = True, []
+    with tempfile.TemporaryDirectory() as folder:
+        planned = [f"{name}={(arguments.repeats + 1) * workloads[name].turn}" for name in names]
+        layouts = sorted({word for entry in entries for word in entry.arguments if word in ("chw", "hwc")})
+        command = [sys.executable, str(HERE / "plan.py"), f"{folder}/plan", "--layouts", *layouts, "--rounds", *planned]
+        subprocess.run(command, check=True)
+        for name in names:
+            workload = workloads[name]
+            print(f"## {workload.title}\n")
+            contenders, whole = measure(
+                entries,
+                interpreters,
+                Path(folder) / "plan" / name,
+                workload,
+                repeats=arguments.repeats,
+                dropout=on_cpu,
+            )
+            print(markdown(rows_of(contenders)), "\n")
+            good &= whole & verdicts(contenders, workload.limits)
+            rows += raw(name, contenders)
+    if arguments.csv:
+        write_csv(arguments.csv, rows)
+    return 0 if good else 1
+
+
+def versions(interpreters: dict[str, str]) -> list[str]:
+    """What the peers' interpreters have."""
+    code = "import sys, importlib.metadata as m; print(*(f'{p} {m.version(p)}' for p in sys.argv[1:]), sep=', ')"
+    packages = {"pfl": ("pfl", "torch", "numpy"), "flower": ("flwr", "ray", "torch", "numpy")}
+    return [
+        subprocess.run([path, "-c", code, *packages[system]], capture_output=True, text=True).stdout.strip()
+        for system, path in interpreters.items()
+        if system in packages
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Writes a workload down for all simulators: `python benchmarks/simulators/plan.py DIRECTORY`.
+
+Who takes part, on which samples, from which weights: all of it is what fedgmr draws from its seed, so that fedgmr can
+run by its public API and the others follow. pfl-research's CIFAR-10 benchmark has 1,000 users with 50 images each, IID;
+fedgmr holds at least one sample back for the server, so the first test image joins the 50,000 training images. Without
+FEDGMR_DATA the images are synthetic.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from workload import NETWORKS, flat
+
+from fedgmr import Task
+from fedgmr.seeding import derived_seed, generator
+from fedgmr.server.coordination import Participation
+from fedgmr.tasks.partition import IID, Pool, SampleOrder
+from fedgmr.tasks.task import named_task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is simulated, before anything is drawn."""
+
+    network: str
+    cohort: int
+    batch: int
+    steps: int
+    rate: float = 0.1
+    users: int = 1000
+    images_per_user: int = 50
+
+
+WORKLOADS = {
+    "cifar10": Workload(network="cifar_cnn", cohort=50, batch=10, steps=5),
+    "trivial": Workload(network="small_cnn", cohort=10, batch=10, steps=2),
+}
+
+
+def write_images(root: Path, count: int, layouts: Sequence[str], seed: int) -> str:
+    """Normalised images in each layout and their labels; says what they are."""
+    root.mkdir(parents=True)
+    if os.environ.get("FEDGMR_DATA"):
+        task = named_task("cifar10", {}, seed)
+        pixels = torch.cat([task.train[0], task.test[0]])[:count].permute(0, 2, 3, 1).numpy()
+        labels, data = torch.cat([task.train[1], task.test[1]])[:count].numpy(), task.stand_in or "CIFAR-10"
+    else:
+        draw = generator(seed, "synthetic images")
+        pixels = draw.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        labels, data = draw.integers(0, 10, count), "synthetic images of CIFAR-10's shape"
+    images = pixels.astype(np.float32)
+    mean, std = images.mean((0, 1, 2), dtype=np.float64), images.std((0, 1, 2), dtype=np.float64)
+    images = ((images - mean) / std).astype(np.float32)
+    for layout in layouts:
+        shown = images if layout == "hwc" else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+        np.save(root / f"images_{layout}.npy", shown)
+    np.save(root / "labels.npy", labels.astype(np.int64))
+    return data
+
+
+def write_plan(root: Path, workload: Workload, images: Path, *, rounds: int, data: str, seed: int) -> None:
+    """The rounds of a workload over the images in another directory."""
+    root.mkdir(parents=True)
+    np.save(root / "weights.npy", _initial_weights(workload.network, seed))
+    users = range(workload.users)
+    order = SampleOrder(_parts(workload, seed), seed=seed, batch_size=workload.batch)
+    participation, given = Participation(count=workload.cohort), [0] * workload.users
+    clients, samples, seeds = [], [], []
+    for tick in range(rounds):
+        chosen = participation.draw(users, clients=len(users), in_flight=0, seed=seed, tick=tick)
+        clients.append(chosen)
+        samples.append([order.batches(client, given[client], workload.steps) for client in chosen])
+        seeds.append([derived_seed(seed, "local", client, given[client]) for client in chosen])
+        for client in chosen:
+            given[client] += workload.steps
+    for name, values in (("clients", clients), ("samples", samples), ("seeds", seeds)):
+        np.save(root / f"{name}.npy", np.array(values))
+    described = {**asdict(workload), "seed": seed, "data": data, "images": str(images.resolve())}
+    (root / "plan.json").write_text(json.dumps(described, indent=1))
+
+
+def _initial_weights(network: str, seed: int) -> np.ndarray:
+    """Glorot uniform, as in pfl-research's benchmark."""
+    torch.manual_seed(derived_seed(seed, "model"))
+    layers = torch.nn.Sequential(*NETWORKS[network](True))
+    for layer in layers:
+        if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
+            torch.nn.init.xavier_uniform_(layer.weight)
+    return flat(layers).numpy()
+
+
+def _parts(workload: Workload, seed: int) -> list[np.ndarray]:
+    """Each user's samples, as fedgmr deals them out."""
+    nothing = torch.zeros(workload.users * workload.images_per_user + 1, 1)
+    shape = Task(name="shape", model=torch.nn.Identity, train=(nothing, nothing), test=(nothing, nothing), holdout=1)
+    indices, _ = shape.hold_out(seed)
+    return IID().deal(Pool(indices=indices, labels=None, users=None, clients=workload.users, seed=seed))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", type=Path, metavar="DIRECTORY")
+    parser.add_argument("--rounds", nargs="+", default=[f"{name}=10" for name in WORKLOADS], metavar="NAME=N")
+    parser.add_argument("--layouts", nargs="+", default=["chw", "hwc"])
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    images = arguments.root / "images"
+    rounds = {name: int(number) for name, _, number in (text.partition("=") for text in arguments.rounds)}
+    count = max(WORKLOADS[name].users * WORKLOADS[name].images_per_user for name in rounds) + 1
+    data = write_images(images, count, arguments.layouts, arguments.seed)
+    for name, number in rounds.items():
+        write_plan(arguments.root / name, WORKLOADS[name], images, rounds=number, data=data, seed=arguments.seed)
+
+
+if __name__ == "__main__":
+    main()

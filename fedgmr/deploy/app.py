@@ -1,0 +1,67 @@
+"""A Flower app in a folder: pyproject, recipe, and for machines of one's own the README, units and certificates.
+
+Every file is a template in `templates/` with `$words` to fill in; `fedgmr deploy init` writes all of them, a local
+deployment only what `flwr run` needs.
+"""
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+from fedgmr.recipe import Recipe, recipe_data
+from fedgmr.settings_refusals import SettingError
+from fedgmr.settings_text import dump, write_text_atomic
+
+RECIPE = "recipe.yaml"
+_UNITS = ("fedgmr-superlink.service", "fedgmr-superexec.service", "fedgmr-supernode.service")
+
+
+def write_app(folder: Path, recipe: Recipe, output: Path) -> None:
+    """Write what `flwr run` needs into a folder: `pyproject.toml` and the recipe."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(folder / RECIPE, dump(recipe_data(recipe)))
+    words = {"name": _project_name(recipe.name), "about": _quoted(recipe.about or f"The fedgmr recipe {recipe.name}")}
+    _write(folder, "pyproject.toml", {**words, "recipe": RECIPE, "output": _quoted(str(output))})
+
+
+def write_project(folder: Path, recipe: Recipe) -> None:
+    """Write a folder for a fleet of machines: the app, README, systemd units, certificates.sh, nginx.conf.
+
+    Args:
+        folder: new or empty.
+        recipe: with real seconds and a period.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingError(f"DIR is {str(folder)!r}, which is not empty: give a new folder.")
+    name = _project_name(recipe.name)
+    write_app(folder, recipe, Path("/var/lib/fedgmr/runs") / name)
+    _write(folder, "certificates.sh", None)
+    _write(folder, "nginx.conf", None)
+    (folder / "systemd").mkdir()
+    for unit in _UNITS:
+        _write(folder / "systemd", unit, None)
+    clients = len(recipe.fleet.resolved_links())
+    _write(folder, "README.md", {"name": name, "clients": str(clients), "last": str(clients - 1)})
+
+
+def template(name: str) -> Path:
+    """The path of a template."""
+    return Path(str(resources.files("fedgmr.deploy") / "templates" / name))
+
+
+def _write(folder: Path, name: str, words: Mapping[str, str] | None) -> None:
+    text = template(name).read_text(encoding="utf-8")
+    write_text_atomic(folder / name, text if words is None else Template(text).substitute(words))
+
+
+def _project_name(name: str) -> str:
+    """A name that Flower accepts: letters, digits, dashes, beginning with a letter."""
+    words = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower())
+    words = "-".join(filter(None, words.split("-")))
+    return words if words[:1].isalpha() else f"run-{words}".rstrip("-")
+
+
+def _quoted(text: str) -> str:
+    """The inside of a TOML string."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

@@ -1,0 +1,208 @@
+"""A whole fleet on this machine: SuperLink, SuperExec, SuperNodes and a run, watched to its end and taken down.
+
+What dies is started again, and a ServerApp that was killed goes on from its last checkpoint; so this is also what a
+deployment on several machines is rehearsed with. Read next: `site.py` (the programs), `processes.py` (their lives).
+"""
+
+import json
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedgmr.deploy.app import write_app
+from fedgmr.deploy.follow import ending, last_tick, show_progress
+from fedgmr.deploy.processes import Program, Supervisor, command_of, end_marked, marked
+from fedgmr.deploy.site import CONNECTION, LOOPBACK, Site, new_site, open_site
+from fedgmr.experiments.run import Watcher
+from fedgmr.experiments.rundir import RECIPE, open_run
+from fedgmr.recipe import Recipe
+from fedgmr.settings_refusals import SettingError
+
+FOLDER = "flower"
+_POLL = 0.5
+_START_LIMIT = 60.0  # seconds for a program to answer, and for the ServerApp to appear
+_SUBMISSIONS = 10
+_KEPT = "logs"
+
+Notify = Callable[[str], None]
+Nodes = Callable[[Site, int], Program]
+
+
+def deploy_local(
+    recipe: Recipe,
+    run: Path,
+    *,
+    tls: bool,
+    watcher: Watcher,
+    notify: Notify,
+    nodes: Nodes = Site.supernode,
+    host: str = LOOPBACK,
+) -> dict[str, Any]:
+    """Run a paced recipe on a new fleet and return its summary.
+
+    Args:
+        recipe: with real seconds; as many SuperNodes are started as its fleet has clients.
+        run: the run directory, new.
+        tls: certificates, and nodes that authenticate themselves.
+        watcher: is told where the run stands.
+        notify: is told in one sentence when something died.
+        nodes: how a client's SuperNode is started, where it is not simply on this machine.
+        host: the address on which the SuperLink listens.
+    """
+    if (run / RECIPE).exists():
+        raise SettingError(f"output is {str(run)!r}, which holds a run already: resume it or give another directory.")
+    site = new_site(run / FOLDER, clients=len(recipe.fleet.resolved_links()), tls=tls, host=host)
+    write_app(site.app, recipe, run.absolute())
+    return _finish(site, run, watcher, notify, nodes)
+
+
+def resume_local(run: Path, *, watcher: Watcher, notify: Notify) -> dict[str, Any]:
+    """Start the fleet of an interrupted run again and let it go on from its last checkpoint."""
+    open_run(run)
+    site = open_site(run / FOLDER)
+    end_marked(site.folder)  # where its supervisor was killed, some of the old fleet may be left
+    return _finish(site, run, watcher, notify, Site.supernode)
+
+
+def _finish(site: Site, run: Path, watcher: Watcher, notify: Notify, nodes: Nodes) -> dict[str, Any]:
+    with _ended_by_signals(), Supervisor(site.folder, site.logs, site.environment()) as crew:
+        fleet = LocalFleet(site, run, crew, notify)
+        fleet.start(nodes)
+        summary = fleet.run_to_its_end(watcher)
+    for path in site.folder.iterdir():
+        if path.name != _KEPT:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return summary
+
+
+class LocalFleet:
+    """The programs of a site, and the run on them."""
+
+    def __init__(self, site: Site, run: Path, crew: Supervisor, notify: Notify) -> None:
+        self.site, self.directory, self.crew, self.notify = site, run, crew, notify
+        self.submissions = 0
+        self._run_id = ""
+
+    def start(self, nodes: Nodes = Site.supernode) -> None:
+        """Start the SuperLink, then everybody who talks to it."""
+        self.crew.start(self.site.superlink())
+        self._await_link()
+        if self.site.tls:
+            self._register()
+        self.crew.start(self.site.superexec())
+        for client in range(self.site.clients):
+            self.crew.start(nodes(self.site, client))
+
+    def run_to_its_end(self, watcher: Watcher) -> dict[str, Any]:
+        """Submit the run, again with `resume` when its ServerApp was killed, until it has a summary."""
+        while True:
+            self._submit()
+            began = last_tick(self.directory)
+            while self._server_app_lives():
+                self._look(watcher)
+                if ending(self.directory) is not None:
+                    self._await_server_app()
+                    break
+            if (summary := ending(self.directory)) is not None:
+                return summary
+            killed = self._status() in ("pending", "starting", "running")
+            if self.submissions == _SUBMISSIONS or not (killed or last_tick(self.directory) != began):
+                raise ValueError(f"The run failed: {self._last_words()}")
+            self.notify(f"the ServerApp {'was killed' if killed else 'failed'}; the run goes on from its checkpoint")
+            self._flwr("stop", self._run_id, CONNECTION, patience=0.0)
+
+    def _submit(self) -> None:
+        # A ServerApp that died before it wrote its recipe has left nothing to resume.
+        words = ["-c", "resume=true"] if (self.directory / RECIPE).exists() else []
+        answer = json.loads(self._flwr("run", str(self.site.app), CONNECTION, "--format", "json", *words))
+        self.submissions += 1
+        self._run_id = str(answer["run-id"])
+        deadline = time.monotonic() + _START_LIMIT
+        while not self._server_app_lives() and ending(self.directory) is None and time.monotonic() < deadline:
+            self._look(None)
+
+    def _look(self, watcher: Watcher | None) -> None:
+        for name in self.crew.check():
+            self.notify(f"{name} died and is started again")
+        if watcher is not None:
+            show_progress(self.directory, watcher)
+        time.sleep(_POLL)
+
+    def _server_app_lives(self) -> bool:
+        if sys.platform != "linux":
+            return self._status() in ("pending", "starting", "running")
+        return self.server_app() is not None
+
+    def server_app(self) -> int | None:
+        """The process id of the ServerApp (where there is a /proc)."""
+        words = ((pid, command_of(pid)) for pid in marked(self.site.folder))
+        return next((pid for pid, command in words if any(word.endswith("flwr-serverapp") for word in command)), None)
+
+    def _await_server_app(self) -> None:
+        """Let it write its report and take leave."""
+        deadline = time.monotonic() + _START_LIMIT
+        while self._server_app_lives() and time.monotonic() < deadline:
+            time.sleep(_POLL)
+
+    def _status(self) -> str:
+        answer = json.loads(self._flwr("list", CONNECTION, "--run-id", self._run_id, "--format", "json"))
+        return str(answer["runs"][0]["status"]) if answer.get("runs") else "unknown"
+
+    def _last_words(self) -> str:
+        """What the ServerApp said last; its own sentence if it left one."""
+        lines = [line.strip() for line in self._flwr("log", self._run_id, CONNECTION, "--show").splitlines()]
+        told = [line for line in lines if line.startswith("fedgmr: ")]
+        return told[-1].removeprefix("fedgmr: ") if told else " ".join(filter(None, lines))[-600:]
+
+    def _flwr(self, verb: str, *words: str, patience: float = _START_LIMIT) -> str:
+        """Call Flower's command line; tried again while the SuperLink may be on its way back."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                return self.crew.call(self.site.flwr(verb, *words), timeout=_START_LIMIT)
+            except ValueError:
+                if time.monotonic() > deadline:
+                    if patience:
+                        raise
+                    return ""
+            self._look(None)
+
+    def _await_link(self) -> None:
+        deadline = time.monotonic() + _START_LIMIT
+        while True:
+            try:
+                socket.create_connection((LOOPBACK, self.site.port), timeout=1.0).close()
+                return
+            except OSError as error:
+                if time.monotonic() > deadline or self.crew.check():
+                    log = (self.site.logs / "superlink.log").read_text(errors="replace")
+                    raise ValueError(f"The SuperLink did not start: {' '.join(log.split())[-400:]}") from error
+            time.sleep(0.1)
+
+    def _register(self) -> None:
+        """Make the nodes' public keys known; those the SuperLink's database has already are refused, which is fine."""
+        for client in range(self.site.clients):
+            if not self.site.database.with_name(f"registered-{client}").exists():
+                self._flwr("supernode", "register", f"{self.site.key(client)}.pub", CONNECTION)
+                self.site.database.with_name(f"registered-{client}").touch()
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let a polite end of this process (SIGTERM, SIGHUP) take the fleet down like Ctrl-C."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,98 @@
+"""From virtual to real seconds: the period, time budget, evaluations and checkpoints of a recipe that is deployed.
+
+A recipe's seconds belong to its simulated links, and Flower needs about five seconds per task whatever its size. The
+rule is in docs/deployment.md ("Real seconds"); every number it gives stands in the recipe of the run.
+"""
+
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedgmr.experiments.assembly import make_task, resolve, synchronous_round
+from fedgmr.recipe import Recipe
+from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
+from fedgmr.settings_refusals import SettingError
+
+TASK_OVERHEAD = 5.0  # seconds of an empty Flower task on an idle machine
+SHORTEST_PERIOD = 5.0
+WAITING = 4.0  # of these, what is no process start: a node asks every 3 s, the answer is looked for
+LOCAL_TICKS = 30
+LOCAL_SECONDS = 600.0
+_MARGIN = 1.10
+
+
+def measured_start(clients: int) -> float:
+    """Seconds until this machine has started so many ClientApps at once, which is most of a task on it."""
+    began = time.perf_counter()
+    command = [sys.executable, "-c", "import fedgmr.fleets.flower.client_app"]
+    started = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(clients)]
+    try:
+        if any(process.wait() for process in started):
+            raise SettingError("The ClientApp cannot be imported here: pip install fedgmr[flower].")
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    return time.perf_counter() - began
+
+
+def paced_for_machines(recipe: Recipe, given: Sequence[str]) -> Recipe:
+    """For a fleet with links as the recipe has them: as many ticks as simulated, each longer by Flower's overhead.
+
+    Args:
+        recipe: as simulated.
+        given: the keys that were set by hand, which stay as they are.
+    """
+    task = make_task(recipe)
+    simulated = getattr(resolve(recipe, task).method.coordination, "period", None)
+    virtual = simulated or _MARGIN * synchronous_round(recipe, task.layout())
+    period = max(SHORTEST_PERIOD, virtual + _MARGIN * TASK_OVERHEAD)
+    return _paced(recipe, given, period=period, seconds=recipe.seconds * period / virtual)
+
+
+def paced_for_trying(recipe: Recipe, given: Sequence[str], *, clients: int, start: float) -> Recipe:
+    """For clients that share this machine, without links: ticks by its speed, thirty of them, ten minutes at most.
+
+    Args:
+        recipe: as simulated.
+        given: the keys that were set by hand, which stay as they are.
+        clients: how many.
+        start: seconds that the start of their ClientApps takes here.
+    """
+    fleet = recipe.fleet
+    if fleet.links is not None and len(fleet.links) != clients:
+        raise SettingError(
+            f"--clients is {clients} and the recipe has {len(fleet.links)} links: give --clients {len(fleet.links)}."
+        )
+    recipe = replace(recipe, fleet=replace(fleet, clients=clients))
+    period = max(SHORTEST_PERIOD, math.ceil(_MARGIN * (WAITING + start)))
+    ticks = getattr(recipe.method.coordination, "period", None) or period
+    return _paced(recipe, given, period=period, seconds=min(LOCAL_TICKS * ticks, LOCAL_SECONDS))
+
+
+def _paced(recipe: Recipe, given: Sequence[str], *, period: float, seconds: float) -> Recipe:
+    coordination = recipe.method.coordination
+    if isinstance(coordination, SemiAsynchronous | Asynchronous):
+        if coordination.period is None:
+            coordination = replace(coordination, period=round(period, 3))
+        elif isinstance(coordination, SemiAsynchronous) and coordination.period < SHORTEST_PERIOD:
+            raise SettingError(
+                f"method.coordination.period is {coordination.period}: a task takes Flower about {TASK_OVERHEAD:g} "
+                f"seconds, give at least {SHORTEST_PERIOD:g}."
+            )
+        period = coordination.period or period
+    evaluation, checkpoint = recipe.evaluation, recipe.checkpoint
+    if "evaluation.every_seconds" not in given:
+        evaluation = replace(evaluation, every_seconds=round(period, 3))
+    if "checkpoint.every" not in given:
+        checkpoint = replace(checkpoint, every=1)  # what was merged must not be lost with the ServerApp
+    return replace(
+        recipe,
+        seconds=recipe.seconds if "seconds" in given else round(seconds, 3),
+        method=replace(recipe.method, coordination=coordination),
+        evaluation=evaluation,
+        checkpoint=checkpoint,
+    )

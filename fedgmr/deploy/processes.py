@@ -1,0 +1,193 @@
+"""Processes under supervision: started with a mark, started again when they die, ended with all their descendants.
+
+Flower's programs start programs of their own, and some of these outlive a parent that was killed. So every process
+carries a mark in its environment, which children inherit, and the end is decided by looking for that mark.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MARK = "FEDGMR_DEPLOYMENT"
+_GRACE = 6.0  # seconds between asking a process to end and ending it
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A command to be kept running."""
+
+    name: str
+    command: Sequence[str]
+    restart_delay: float  # seconds between its end and its next start
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class _Charge:
+    program: Program
+    process: "subprocess.Popen[bytes]"
+    died: float | None = None
+    starts: int = 1
+
+
+class Supervisor:
+    """Keeps programs running until it is closed, or until this process ends, however that happens.
+
+    Args:
+        folder: where the programs run; also their mark.
+        logs: where their output goes, one file per program.
+        environment: of all programs.
+    """
+
+    def __init__(self, folder: Path, logs: Path, environment: Mapping[str, str]) -> None:
+        self.folder, self.logs = folder, logs
+        self._environment = {**environment, MARK: str(folder)}
+        self._charges: dict[str, _Charge] = {}
+
+    def start(self, program: Program) -> None:
+        """Start a program; it is watched from now on."""
+        self._charges[program.name] = _Charge(program=program, process=self._spawn(program))
+
+    def check(self) -> list[str]:
+        """Start again what died long enough ago; returns the names of the programs that were found dead just now."""
+        found = []
+        for name, charge in self._charges.items():
+            if charge.died is None and charge.process.poll() is not None:
+                charge.died = time.monotonic()
+                end_group(charge.process.pid)  # what it left behind would compete with its successor
+                found.append(name)
+            if charge.died is not None and time.monotonic() - charge.died >= charge.program.restart_delay:
+                charge.process, charge.died = self._spawn(charge.program), None
+                charge.starts += 1
+        return found
+
+    def pid(self, name: str) -> int:
+        """The process id of a program's newest process."""
+        return self._charges[name].process.pid
+
+    def starts(self, name: str) -> int:
+        """How often a program was started."""
+        return self._charges[name].starts
+
+    def call(self, command: Sequence[str], *, timeout: float) -> str:
+        """Run a command to its end and return what it printed; ValueError with its last lines where it fails."""
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            start_new_session=True,
+        )
+        if done.returncode != 0:
+            words = " ".join((done.stderr + done.stdout).split())[-600:]
+            raise ValueError(f"{Path(command[0]).name} {command[1]} failed: {words}")
+        return done.stdout
+
+    def end(self, name: str) -> None:
+        """End a program and watch it no longer."""
+        charge = self._charges.pop(name)
+        _end([charge.process])
+        end_group(charge.process.pid)
+
+    def close(self) -> None:
+        """End everything, in the reverse order of the starts, and whatever else carries the mark."""
+        processes = [charge.process for charge in reversed(self._charges.values())]
+        self._charges.clear()
+        _end(processes)
+        for process in processes:
+            end_group(process.pid)
+        end_marked(self.folder)
+
+    def __enter__(self) -> "Supervisor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A second Ctrl-C must not leave half of the fleet behind.
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self.close()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _spawn(self, program: Program) -> "subprocess.Popen[bytes]":
+        with (self.logs / f"{program.name}.log").open("ab") as log:
+            return subprocess.Popen(
+                program.command,
+                cwd=self.folder,
+                env={**self._environment, **program.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )
+
+
+def end_marked(folder: Path) -> None:
+    """Kill every process that carries the mark of this folder (found where there is a /proc)."""
+    deadline = time.monotonic() + _GRACE
+    while (found := list(marked(folder))) and time.monotonic() < deadline:
+        for pid in found:
+            _kill(pid)
+        time.sleep(0.05)
+
+
+def marked(folder: Path) -> Iterator[int]:
+    """Living processes with the mark of this folder, but for this one."""
+    wanted = f"{MARK}={folder}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(entry.name) != os.getpid() and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                yield int(entry.name)
+        except OSError:
+            continue  # ended meanwhile, or somebody else's
+
+
+def command_of(pid: int) -> list[str]:
+    """The command line of a process; empty where it is gone."""
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def end_group(leader: int) -> None:
+    """Kill what is left of the process group of a program."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + _GRACE
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

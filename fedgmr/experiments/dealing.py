@@ -1,0 +1,49 @@
+"""Who has which training samples: the recipe's partition, less what the server or each client holds out to validate."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgmr.recipe import Recipe
+from fedgmr.seeding import generator
+from fedgmr.tasks.partition import Indices, Pool
+from fedgmr.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dealt:
+    """Indices into the training set."""
+
+    parts: list[Indices]  # by client
+    held_out: list[Indices] | None  # their own held-out samples, where clients validate
+
+
+def server_samples(recipe: Recipe, task: Task) -> Indices:
+    """The samples the server validates on; none where clients do."""
+    return task.hold_out(recipe.seed)[1] if recipe.evaluation.validation == "server" else np.arange(0)
+
+
+def deal(recipe: Recipe, task: Task, clients: int) -> Dealt:
+    """The samples of every client by the recipe's partition."""
+    at_server = recipe.evaluation.validation == "server"
+    indices = task.hold_out(recipe.seed)[0] if at_server else np.arange(len(task.train[0]))
+    targets = task.train[1].cpu().numpy()
+    labels = targets[indices] if targets.ndim == 1 and targets.dtype.kind in "iu" else None
+    users = None if task.users is None else task.users.cpu().numpy()[indices]
+    parts = recipe.partition.deal(Pool(indices=indices, labels=labels, users=users, clients=clients, seed=recipe.seed))
+    if at_server:
+        return Dealt(parts=parts, held_out=None)
+    pairs = [hold_out(recipe, client, part) for client, part in enumerate(parts)]
+    return Dealt(parts=[part for part, _ in pairs], held_out=[held_out for _, held_out in pairs])
+
+
+def hold_out(recipe: Recipe, client: int, part: Indices) -> tuple[Indices, Indices]:
+    """A client's samples, cut in two: those it trains on and those it validates on."""
+    count = max(1, round(recipe.evaluation.client_holdout * len(part)))
+    if count >= len(part):
+        raise ValueError(
+            f"evaluation.client_holdout is {recipe.evaluation.client_holdout}: "
+            f"client {client} has only {len(part)} samples; lower it."
+        )
+    shuffled = generator(recipe.seed, "client_holdout", client).permutation(part)
+    return np.sort(shuffled[count:]), np.sort(shuffled[:count])

@@ -1,0 +1,24 @@
+"""MANY RUNS: a set of recipes, done once each, however often and wherever it is asked for."""
+
+from fedgmr.experiments.sweep.estimate import describe_plan, estimate_sweep
+from fedgmr.experiments.sweep.grid import grid_points
+from fedgmr.experiments.sweep.keys import recipe_key
+from fedgmr.experiments.sweep.perform import check_jobs, exit_code, perform_sweep, run_sweep
+from fedgmr.experiments.sweep.plan import PlannedRun, find_finished, plan_sweep
+from fedgmr.experiments.sweep.work import Outcome, SweepWatcher
+
+__all__ = [
+    "Outcome",
+    "PlannedRun",
+    "SweepWatcher",
+    "check_jobs",
+    "describe_plan",
+    "estimate_sweep",
+    "exit_code",
+    "find_finished",
+    "grid_points",
+    "perform_sweep",
+    "plan_sweep",
+    "recipe_key",
+    "run_sweep",
+]

@@ -1,0 +1,181 @@
+"""Runs of a sweep on a Ray cluster: one Ray task per run, with its share of a GPU.
+
+Ray places the tasks and starts one again where its worker died; because a run begins with what its directory holds,
+such a task goes on from the run's checkpoint. Every node must see the store under the same path and have this package.
+"""
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedgmr.experiments.sweep.plan import PlannedRun
+from fedgmr.experiments.sweep.processes import RETRIES, threads_per_worker
+from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
+from fedgmr.recipe import recipe_data, recipe_from
+from fedgmr.settings_refusals import SettingError, say_in_one_line
+
+LOCAL = "local"
+_LOOK = 0.5  # wall seconds between two looks at the cluster, and two reports of a run
+
+
+def run_on_ray(
+    runs: Sequence[PlannedRun], watcher: SweepWatcher, address: str, jobs: int, gpu_share: float | None
+) -> dict[str, Outcome]:
+    """Do all runs on the cluster at `address` ("local": one on this machine, of `jobs` workers); outcomes by key."""
+    if not runs:
+        return {}
+    ray, ours = _connected(address, jobs)
+    try:
+        share = _checked_share(ray, gpu_share)
+        return _Tasks(ray, runs, watcher, share, threads_per_worker(jobs) if address == LOCAL else 1).finish()
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+class _Tasks:
+    """The runs as Ray tasks, and the board they write their state on."""
+
+    def __init__(
+        self, ray: Any, runs: Sequence[PlannedRun], watcher: SweepWatcher, gpu_share: float, threads: int
+    ) -> None:
+        self.ray, self.watcher = ray, watcher
+        self.board = ray.remote(Board).options(num_cpus=0).remote()
+        task = ray.remote(perform_task).options(
+            num_cpus=1,
+            num_gpus=gpu_share,
+            max_retries=RETRIES,
+            retry_exceptions=[MemoryError, torch.cuda.OutOfMemoryError],
+        )
+        self.runs = {run.key: run for run in runs}
+        self.pending = {
+            task.remote(
+                run.key, recipe_data(run.recipe), str(run.directory.absolute()), self.board, threads, sys.path
+            ): run
+            for run in runs
+        }
+        self.begun: set[str] = set()
+
+    def finish(self) -> dict[str, Outcome]:
+        """Wait for all; what is unfinished when this is interrupted is cancelled, and can be resumed."""
+        outcomes = {}
+        try:
+            while self.pending:
+                done, _ = self.ray.wait(list(self.pending), timeout=_LOOK)
+                self._look()
+                for reference in done:
+                    run = self.pending.pop(reference)
+                    outcomes[run.key] = self._outcome(reference)
+                    self.watcher.ended(run.name, outcomes[run.key].status)
+        finally:
+            for reference in self.pending:
+                self.ray.cancel(reference, force=True)
+        return outcomes
+
+    def _look(self) -> None:
+        try:
+            states, told = self.ray.get(self.board.read.remote(), timeout=10 * _LOOK)
+        except self.ray.exceptions.RayError:  # only the display is poorer without it
+            return
+        for line in told:
+            warnings.warn(line, stacklevel=2)
+        for key in states.keys() & {run.key for run in self.pending.values()}:  # some tell more after their end
+            run, state = self.runs[key], states[key]
+            if key not in self.begun:
+                self.begun.add(key)
+                self.watcher.began(run.name, run.label, run.recipe.seconds)
+            if state:
+                self.watcher.update(run.name, state)
+
+    def _outcome(self, reference: Any) -> Outcome:
+        try:
+            outcome: Outcome = self.ray.get(reference)
+            return outcome
+        except self.ray.exceptions.RayTaskError as error:
+            return Outcome(status="failed", problem=str(error))
+        except self.ray.exceptions.RayError as error:
+            return Outcome(status="died", problem=f"Its worker died {RETRIES + 1} times: {say_in_one_line(error)}")
+
+
+class Board:
+    """Where tasks write how they stand: an actor, which the sweep reads now and then."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, Mapping[str, float]] = {}
+        self.told: list[str] = []
+
+    def write(self, key: str, state: Mapping[str, float]) -> None:
+        """The newest state of a run; empty when it begins."""
+        self.states[key] = state
+
+    def tell(self, line: str) -> None:
+        """A warning."""
+        self.told.append(line)
+
+    def read(self) -> tuple[dict[str, Mapping[str, float]], list[str]]:
+        """What was written since the last time."""
+        states, told, self.states, self.told = self.states, self.told, {}, []
+        return states, told
+
+
+def perform_task(
+    key: str, data: Mapping[str, Any], directory: str, board: Any, threads: int, path: Sequence[str]
+) -> Outcome:
+    """One run, in a Ray worker."""
+    sys.path += [place for place in path if place not in sys.path]  # for a user's own tasks and methods
+    torch.set_num_threads(threads)
+    name = Path(directory).name
+
+    def tell(message: Warning | str, *_: object, **__: object) -> None:
+        board.tell.remote(f"{name}: {message}")
+
+    warnings.showwarning = tell
+    board.write.remote(key, {})
+    return perform_run(recipe_from(data), Path(directory), _Reporter(key, board))
+
+
+class _Reporter:
+    """The watcher of a run in a task."""
+
+    def __init__(self, key: str, board: Any) -> None:
+        self.key, self.board, self.due = key, board, 0.0
+
+    def update(self, **state: float) -> None:
+        now = time.monotonic()
+        if now >= self.due:
+            self.due = now + _LOOK
+            self.board.write.remote(self.key, state)
+
+
+def _connected(address: str, jobs: int) -> tuple[Any, bool]:
+    """Ray, and whether the connection is to be closed after the sweep."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise SettingError("--ray needs the package ray: run pip install 'fedgmr[sweep]'.") from None
+    if ray.is_initialized():
+        return ray, False
+    try:
+        if address == LOCAL:
+            ray.init(address=LOCAL, num_cpus=jobs, include_dashboard=False, log_to_driver=False)
+        else:
+            ray.init(address=address, log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise SettingError(f"--ray is {address!r}, which does not answer ({say_in_one_line(error)}).") from error
+    return ray, True
+
+
+def _checked_share(ray: Any, wanted: float | None) -> float:
+    gpus = ray.cluster_resources().get("GPU", 0)
+    if wanted is None:
+        return 1.0 if gpus else 0.0
+    if wanted > 0 and not gpus:
+        raise SettingError(f"--gpu-share is {wanted} and the cluster has no GPU: leave it out.")
+    return wanted

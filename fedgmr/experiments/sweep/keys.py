@@ -1,0 +1,50 @@
+"""The key of a run: a hash of the resolved recipe without what does not change the result.
+
+Two recipes with the same key give the same metrics, so a store can be asked for a run before it is started. The key
+is the same on every machine and under every version of Python. Read `plan.py` next.
+"""
+
+import hashlib
+import json
+from functools import lru_cache
+from typing import Any
+
+from fedgmr.experiments.assembly import resolve_times
+from fedgmr.recipe import Recipe, recipe_data
+from fedgmr.submodels.layout import Layout
+from fedgmr.tasks import BUILT_IN, named_task
+
+# Sections that name a run or say how it is computed, never what comes out.
+WITHOUT_EFFECT = ("name", "about", "device", "execution", "checkpoint")
+_DIGITS = 12
+
+
+def recipe_key(recipe: Recipe) -> str:
+    """Twelve hex digits of what decides a run's result."""
+    options = json.dumps(recipe.task.options, sort_keys=True, default=str)
+    data = recipe_data(resolve_times(recipe, lambda: _layout(recipe.task.name, options)))
+    for section in WITHOUT_EFFECT:
+        del data[section]
+    if recipe.task.name in BUILT_IN:
+        # Where the files are, not what they hold.
+        data["task"]["options"] = {k: v for k, v in recipe.task.options.items() if k != "root"}
+    text = json.dumps(_canonical(data), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+@lru_cache(maxsize=64)
+def _layout(name: str, options: str) -> Layout:
+    # Kept without the data: a table asks for a hundred keys of the same task, and its seeds share their layout.
+    return named_task(name, json.loads(options), 0).layout()
+
+
+def _canonical(value: Any) -> Any:
+    """Numbers as any machine writes them: 3.0 is 3, and the last bits of a derived value do not count."""
+    if isinstance(value, dict):
+        return {str(name): _canonical(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(entry) for entry in value]
+    if isinstance(value, float):
+        rounded = float(f"{value:.{_DIGITS}g}")
+        return int(rounded) if rounded.is_integer() else rounded
+    return value

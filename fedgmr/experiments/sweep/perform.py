@@ -1,0 +1,129 @@
+"""A planned sweep, performed: here, in worker processes, or on a Ray cluster.
+
+Whatever becomes of one run, the others go on; the outcomes say how each ended, and `exit_code` sums them up.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedgmr.experiments.sweep.plan import PlannedRun, plan_sweep, read_summary
+from fedgmr.experiments.sweep.processes import run_in_processes
+from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
+from fedgmr.recipe import Recipe
+from fedgmr.settings_refusals import SettingError
+
+
+def run_sweep(
+    recipes: Sequence[Recipe],
+    store: Path,
+    *,
+    jobs: int = 1,
+    ray: str | None = None,
+    gpu_share: float | None = None,
+    also: Sequence[Path] = (),
+    watcher: SweepWatcher | None = None,
+) -> list[Path]:
+    """Do what is missing; the run directories in the order of `recipes`.
+
+    Args:
+        recipes: the runs; equal ones are done once.
+        store: directory of the runs, one directory each.
+        jobs: how many at once, each in a process of its own; 1: one after the other, in this process.
+        ray: address of a Ray cluster that sees the same store, or "local".
+        gpu_share: with Ray, the share of a GPU a run gets; None: a whole one where there are any.
+        also: directories whose finished runs count as well.
+        watcher: is told how the runs go.
+
+    Raises:
+        SettingError: none of the runs could be done.
+    """
+    runs = plan_sweep(recipes, store, also=also)
+    perform_sweep(runs, jobs=jobs, ray=ray, gpu_share=gpu_share, watcher=watcher)
+    return [run.directory for run in runs]
+
+
+def perform_sweep(
+    runs: Sequence[PlannedRun],
+    *,
+    jobs: int = 1,
+    ray: str | None = None,
+    gpu_share: float | None = None,
+    watcher: SweepWatcher | None = None,
+) -> list[Outcome]:
+    """Do what a plan leaves to do; how each of its runs ended, with a warning for those that did not finish.
+
+    Raises:
+        SettingError: none of the runs could be done.
+    """
+    check_jobs(jobs)
+    to_do = list({run.key: run for run in runs if run.to_do}.values())
+    watching = watcher or _Unwatched()
+    if ray is not None:
+        from fedgmr.experiments.sweep.cluster import run_on_ray
+
+        done = run_on_ray(to_do, watching, ray, jobs, gpu_share)
+    else:
+        done = run_in_processes(to_do, watching, jobs) if jobs > 1 else run_here(to_do, watching)
+    outcomes = [done.get(run.key) or _recorded(run) for run in runs]
+    refusals = [outcome.problem for outcome in outcomes if outcome.status == "refused"]
+    if refusals and len(refusals) == len(outcomes):
+        raise SettingError(refusals[0])
+    for name, problem in {run.name: outcome.problem for run, outcome in zip(runs, outcomes, strict=True)}.items():
+        if problem:
+            warnings.warn(f"{name}: {problem}", stacklevel=2)
+    return outcomes
+
+
+def check_jobs(jobs: int) -> None:
+    """Refuse a number of jobs that cannot be."""
+    if jobs < 1:
+        raise SettingError(f"--jobs is {jobs}: give at least 1.")
+
+
+def run_here(runs: Sequence[PlannedRun], watcher: SweepWatcher) -> dict[str, Outcome]:
+    """Do the runs one after the other in this process; the outcomes by key."""
+    outcomes = {}
+    for run in runs:
+        watcher.began(run.name, run.label, run.recipe.seconds)
+        outcomes[run.key] = perform_run(run.recipe, run.directory, _Here(run, watcher))
+        watcher.ended(run.name, outcomes[run.key].status)
+    return outcomes
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """0 all finished, 2 some cannot be run, 1 some processes died or failed, 3 some diverged; the first that holds."""
+    ends = {outcome.status for outcome in outcomes}
+    if "refused" in ends:
+        return 2
+    if ends & {"died", "failed"}:
+        return 1
+    return 3 if "diverged" in ends else 0
+
+
+def _recorded(run: PlannedRun) -> Outcome:
+    if run.status == "finished":
+        return Outcome(status="finished")
+    assert run.status == "diverged"
+    return Outcome(status="diverged", problem=str(read_summary(run.directory).get("problem", "It diverged.")))
+
+
+class _Here:
+    """The watcher of one run, for that of the sweep."""
+
+    def __init__(self, run: PlannedRun, watcher: SweepWatcher) -> None:
+        self.run, self.watcher = run, watcher
+
+    def update(self, **state: float) -> None:
+        self.watcher.update(self.run.name, state)
+
+
+class _Unwatched:
+    def began(self, name: str, label: str, seconds: float) -> None:
+        pass
+
+    def update(self, name: str, state: Mapping[str, float]) -> None:
+        pass
+
+    def ended(self, name: str, status: str) -> None:
+        pass

@@ -1,0 +1,111 @@
+"""What a sweep has to do: which of its runs a store already holds, which are begun, which are missing.
+
+Runs are found by what their directories say, not by the names of the directories, so a store may be renamed, merged
+with another or nested. Read `perform.py` next.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedgmr.experiments.rundir import RECIPE, SUMMARY, read_recipe
+from fedgmr.experiments.sweep.keys import recipe_key
+from fedgmr.recipe import Recipe
+
+Status = Literal["finished", "diverged", "interrupted", "missing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """One run of a sweep: what it is, where it is or will be, and how far it was when the sweep was planned."""
+
+    key: str
+    recipe: Recipe
+    directory: Path
+    status: Status
+
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+        return self.directory.name
+
+    @property
+    def label(self) -> str:
+        """What it is, for people."""
+        method = self.recipe.method
+        return f"{method.title or method.name} seed {self.recipe.seed}" + (" (short)" if self.recipe.short else "")
+
+    @property
+    def to_do(self) -> bool:
+        """Whether something is left to compute. A diverged run would diverge again."""
+        return self.status in ("interrupted", "missing")
+
+
+def plan_sweep(recipes: Sequence[Recipe], store: Path, *, also: Sequence[Path] = ()) -> list[PlannedRun]:
+    """One entry per recipe, in their order; equal recipes share a run. Nothing is written.
+
+    Args:
+        recipes: what is wanted.
+        store: where interrupted runs are taken up and missing ones will be.
+        also: further directories whose finished runs count.
+    """
+    keys = [recipe_key(recipe) for recipe in recipes]
+    here = _runs_below(store, set(keys))
+    elsewhere = [run for place in also for run in _runs_below(place, set(keys)) if run[2] == "finished"]
+    found: dict[str, tuple[Path, Status]] = {}
+    # The first of these wins: a result, then what is known to diverge, then what has begun.
+    for key, directory, status in sorted([*here, *elsewhere], key=lambda run: _RANKS[run[2]]):
+        found.setdefault(key, (directory, status))
+    planned: dict[str, PlannedRun] = {}
+    for key, recipe in zip(keys, recipes, strict=True):
+        if key not in planned:
+            directory, status = found.get(key, (store / run_name(recipe, key), "missing"))
+            planned[key] = PlannedRun(key=key, recipe=recipe, directory=directory, status=status)
+    return [planned[key] for key in keys]
+
+
+_RANKS: dict[Status, int] = {"finished": 0, "diverged": 1, "interrupted": 2, "missing": 3}
+
+
+def find_finished(recipes: Sequence[Recipe], stores: Sequence[Path]) -> dict[str, Path]:
+    """Directories of the finished runs of these recipes anywhere below `stores`, by key; the first store wins."""
+    wanted = {recipe_key(recipe) for recipe in recipes}
+    found: dict[str, Path] = {}
+    for store in stores:
+        for key, directory, status in _runs_below(store, wanted):
+            if status == "finished":
+                found.setdefault(key, directory)
+    return found
+
+
+def run_name(recipe: Recipe, key: str) -> str:
+    """The name of a run's directory in a store."""
+    return re.sub(r"[^\w.-]+", ".", f"{recipe.name}-{recipe.method.name}-s{recipe.seed}-{key}")
+
+
+def run_status(directory: Path) -> Status:
+    """How far the run in a directory is."""
+    status = read_summary(directory).get("status")
+    if status in ("finished", "diverged"):
+        return "finished" if status == "finished" else "diverged"
+    return "interrupted" if (directory / RECIPE).is_file() else "missing"
+
+
+def read_summary(directory: Path) -> dict[str, Any]:
+    """The summary of a run that has ended; empty where there is none."""
+    path = directory / SUMMARY
+    return dict(json.loads(path.read_text())) if path.is_file() else {}
+
+
+def _runs_below(store: Path, wanted: set[str]) -> Iterator[tuple[str, Path, Status]]:
+    """(key, directory, status) of the wanted runs below a directory; what this release cannot read is none of them."""
+    for path in sorted(store.rglob(RECIPE)):
+        try:
+            key = recipe_key(read_recipe(path.parent))
+            if key in wanted:
+                yield key, path.parent, run_status(path.parent)
+        except (ValueError, OSError):
+            continue

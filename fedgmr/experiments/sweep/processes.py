@@ -1,0 +1,166 @@
+"""Runs of a sweep in worker processes on this machine.
+
+A worker does one run after the other and tells this process how they go. One that dies (killed, out of memory) is
+replaced, and its run goes on from its checkpoint; one whose parent is gone ends by itself. Interrupting this process
+stops them all; whatever they had recorded can be resumed. The other side of the pipe is `worker.py`.
+"""
+
+import os
+import signal
+import threading
+import warnings
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from typing import Any
+
+import torch
+
+from fedgmr.experiments.sweep.plan import PlannedRun
+from fedgmr.experiments.sweep.work import Outcome, SweepWatcher
+from fedgmr.experiments.sweep.worker import serve
+from fedgmr.recipe import recipe_data
+
+RETRIES = 2  # how often a run is taken up again after its process died
+_PATIENCE = 5.0  # wall seconds a worker has to end
+
+
+def run_in_processes(runs: Sequence[PlannedRun], watcher: SweepWatcher, jobs: int) -> dict[str, Outcome]:
+    """Do all runs, `jobs` at once; the outcomes by key."""
+    pool = _Pool(runs, watcher, jobs)
+    try:
+        while pool.outcomes.keys() != {run.key for run in runs}:
+            pool.step()
+    finally:
+        pool.stop()
+    return pool.outcomes
+
+
+def threads_per_worker(jobs: int) -> int:
+    """The threads one run would take, shared out. By `jobs`, not by how many runs are left: a sum may depend on it."""
+    return max(1, torch.get_num_threads() // jobs)
+
+
+class _Worker:
+    """A process, the pipe to it, and the run it is at."""
+
+    def __init__(self, threads: int) -> None:
+        context = get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, threads), name="fedgmr sweep worker")
+        with inherited(threads):
+            self.process.start()
+        theirs.close()  # else its death would not close the pipe
+        self.run: PlannedRun | None = None
+
+    def give(self, run: PlannedRun) -> None:
+        self.run = run
+        self.connection.send((recipe_data(run.recipe), str(run.directory)))
+
+    def last_words(self) -> str:
+        """Why a process that closed its pipe ended."""
+        self.process.join(_PATIENCE)
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return f"ended with exit code {code}"
+        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+        return f"was killed by {signal.Signals(-code).name}{hint}"
+
+    def stop(self) -> None:
+        self.process.join(_PATIENCE)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.connection.close()
+
+
+class _Pool:
+    """The workers of a sweep."""
+
+    def __init__(self, runs: Sequence[PlannedRun], watcher: SweepWatcher, jobs: int) -> None:
+        self.waiting, self.watcher = deque(runs), watcher
+        self.size, self.threads = min(jobs, len(runs)), threads_per_worker(jobs)
+        self.outcomes: dict[str, Outcome] = {}
+        self.deaths: Counter[str] = Counter()
+        self.workers: list[_Worker] = []
+
+    def step(self) -> None:
+        """Give out runs, then take in what the workers tell."""
+        while self.waiting and len(self.workers) < self.size:
+            self.workers.append(_Worker(self.threads))
+        for worker in self.workers:
+            if worker.run is None and self.waiting:
+                self._start(worker)
+        ready = wait([worker.connection for worker in self.workers])
+        for worker in [worker for worker in self.workers if worker.connection in ready]:
+            try:
+                kind, content = worker.connection.recv()
+            except (EOFError, OSError):
+                self._bury(worker)
+            else:
+                self._take(worker, kind, content)
+
+    def stop(self) -> None:
+        """End all workers; those at a run leave it as it is, to be resumed."""
+        for worker in self.workers:
+            worker.process.terminate()
+        for worker in self.workers:
+            worker.stop()
+
+    def _start(self, worker: _Worker) -> None:
+        run = self.waiting.popleft()
+        try:
+            worker.give(run)
+        except OSError:  # it died while it was idle
+            self.waiting.appendleft(run)
+            return
+        self.watcher.began(run.name, run.label, run.recipe.seconds)
+
+    def _take(self, worker: _Worker, kind: str, content: Any) -> None:
+        run = worker.run
+        assert run is not None
+        if kind == "update":
+            self.watcher.update(run.name, content)
+        elif kind == "warning":
+            warnings.warn(f"{run.name}: {content}", stacklevel=2)
+        else:
+            worker.run = None
+            self._end(run, content)
+
+    def _bury(self, worker: _Worker) -> None:
+        self.workers.remove(worker)
+        words, run = worker.last_words(), worker.run
+        worker.stop()
+        if run is None:
+            return
+        self.deaths[run.key] += 1
+        if self.deaths[run.key] > RETRIES:
+            problem = f"Its process {words} {self.deaths[run.key]} times; the run can be resumed."
+            self._end(run, Outcome(status="died", problem=problem))
+        else:
+            warnings.warn(f"{run.name}: its process {words}; the run goes on from its checkpoint.", stacklevel=2)
+            self.waiting.append(run)  # last, when what it fell short of may be free again
+
+    def _end(self, run: PlannedRun, outcome: Outcome) -> None:
+        self.outcomes[run.key] = outcome
+        self.watcher.ended(run.name, outcome.status)
+
+
+@contextmanager
+def inherited(threads: int) -> Iterator[None]:
+    """What a process started here finds: how many threads to take, and that Ctrl-C is for its parent to handle."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    try:
+        yield
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, handler)
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before

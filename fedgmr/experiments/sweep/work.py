@@ -1,0 +1,62 @@
+"""One run of a sweep, wherever it is computed: begun or resumed, and how it ended.
+
+What is the run's own fault (training that diverges, settings or files that do not work) is told as an outcome, so that
+the other runs go on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from fedgmr.exchange import Diverged
+from fedgmr.experiments.run import Watcher, resume_run, run_recipe
+from fedgmr.experiments.sweep.plan import read_summary, run_status
+from fedgmr.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        status: `finished`; `diverged` (its record is there); `refused`: it cannot be run as things are; `died`: its
+            process was lost, again and again; `failed`: a defect of the program.
+        problem: what happened, for people.
+    """
+
+    status: Literal["finished", "diverged", "refused", "died", "failed"]
+    problem: str = ""
+
+
+class SweepWatcher(Protocol):
+    """Sees how a sweep goes on (a progress line, a log). Runs are known by the names of their directories."""
+
+    def began(self, name: str, label: str, seconds: float) -> None:
+        """A run starts or goes on; what it is for people, and its time budget in virtual seconds."""
+        ...
+
+    def update(self, name: str, state: Mapping[str, float]) -> None:
+        """Where it stands: the arguments of `Watcher.update`."""
+        ...
+
+    def ended(self, name: str, status: str) -> None:
+        """It ended, and how: the status of its outcome."""
+        ...
+
+
+def perform_run(recipe: Recipe, directory: Path, watcher: Watcher | None = None) -> Outcome:
+    """Do what is left of a run."""
+    try:
+        status = run_status(directory)
+        if status == "missing":
+            run_recipe(recipe, directory, watcher)
+        elif status == "interrupted":
+            resume_run(directory, watcher)
+        elif status == "diverged":
+            return Outcome(status="diverged", problem=str(read_summary(directory).get("problem", "")))
+    except Diverged as error:
+        return Outcome(status="diverged", problem=str(error))
+    except (ValueError, OSError) as error:
+        return Outcome(status="refused", problem=" ".join(str(error).split()))
+    return Outcome(status="finished")

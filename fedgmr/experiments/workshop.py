@@ -1,0 +1,166 @@
+"""Where a run's tasks are trained: which bench fits the method, and which executor is the fastest here.
+
+`auto` is decided by a probe: a few tasks with each executor that can do them. Read next: `fedgmr/training/graphed.py`.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from fedgmr.exchange import ClientTask
+from fedgmr.methods.method import Method
+from fedgmr.recipe import Recipe
+from fedgmr.server.server import Server
+from fedgmr.submodels.channels import ChannelPlan
+from fedgmr.submodels.layout import Layout, lies_channels_last
+from fedgmr.submodels.widths import RollingWindow
+from fedgmr.tasks.partition import Indices, SampleOrder
+from fedgmr.tasks.task import Task
+from fedgmr.training.bench import Bench, MaskedBench
+from fedgmr.training.executors import Executor, SequentialExecutor
+from fedgmr.training.graphed import GraphedExecutor, can_be_graphed
+from fedgmr.training.graphed_bench import GraphedBench, GraphedMasked, GraphedSliced
+from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.optimizers import SGD, Optimizer
+from fedgmr.training.sliced_bench import SlicedBench
+
+_PROBED = 4  # tasks side by side
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Workshop:
+    """What executors are made of."""
+
+    recipe: Recipe
+    task: Task
+    layout: Layout
+    plan: ChannelPlan | None
+    order: SampleOrder
+    held_out: Sequence[Indices] | None
+    device: torch.device
+
+    def sequential(self) -> SequentialExecutor:
+        """One task after the other."""
+        return SequentialExecutor(self._trainer(make_bench(*self._bench_parts(), self.recipe.training.optimizer)))
+
+    def graphed(self) -> GraphedExecutor:
+        """Tasks side by side in CUDA graphs."""
+        return GraphedExecutor(self.graphed_trainer, self.device, slots=self.recipe.execution.slots)
+
+    def graphed_trainer(self) -> LocalTrainer:
+        """A trainer whose steps can be captured."""
+        return self._trainer(make_graphed_bench(*self._bench_parts(), self.recipe.training.optimizer))
+
+    def chosen(self, server: Server) -> tuple[Recipe, Executor]:
+        """The recipe's executor; for `auto` the faster one, written into the recipe."""
+        wanted = self.recipe.execution.executor
+        possible = self.device.type == "cuda" and can_be_graphed(self.recipe.method.local)
+        if wanted == "graphed" and not possible:
+            raise ValueError(
+                f"execution.executor is graphed, which needs a CUDA device (here: {self.device.type}) and a local rule "
+                "without distillation: set execution.executor to sequential or auto."
+            )
+        if wanted == "auto":
+            wanted = "graphed" if possible and self._graphs_pay(server) else "sequential"
+        recipe = replace(self.recipe, execution=replace(self.recipe.execution, executor=wanted))
+        return recipe, self.graphed() if wanted == "graphed" else self.sequential()
+
+    def _graphs_pay(self, server: Server) -> bool:
+        tasks = _probe_tasks(server)
+        try:
+            graphed = _seconds(self.graphed(), tasks)
+        except RuntimeError:  # a model that waits for the device in its forward pass cannot be captured
+            torch.cuda.synchronize(self.device)
+            return False
+        return graphed < _seconds(self.sequential(), tasks)
+
+    def _trainer(self, bench: Bench) -> LocalTrainer:
+        return LocalTrainer(
+            self.task,
+            bench,
+            self.order,
+            steps=self.recipe.training.steps,
+            seed=self.recipe.seed,
+            rule=self.recipe.method.local,
+            held_out=self.held_out,
+            execution=self.recipe.execution,
+        )
+
+    def _bench_parts(self) -> tuple[Method, nn.Module, Layout, ChannelPlan | None, torch.device]:
+        return self.recipe.method, self.task.initial_model(self.recipe.seed), self.layout, self.plan, self.device
+
+
+def make_bench(
+    method: Method,
+    model: nn.Module,
+    layout: Layout,
+    plan: ChannelPlan | None,
+    device: torch.device,
+    optimizer: Optimizer,
+) -> Bench:
+    """Where a client of this method trains: small modules for sub-models by width, a masked one otherwise."""
+    if not method.by_width:
+        return MaskedBench(model, layout, device, optimizer)
+    _check_rolling(method, model, layout)
+    assert plan is not None
+    return SlicedBench(model, layout, plan, method.levels_in_ladder, method.local, device, optimizer)
+
+
+def make_graphed_bench(
+    method: Method,
+    model: nn.Module,
+    layout: Layout,
+    plan: ChannelPlan | None,
+    device: torch.device,
+    optimizer: Optimizer,
+) -> GraphedBench:
+    """The same with memory that stays where it is."""
+    plain = isinstance(optimizer, SGD)
+    lying = plain and lies_channels_last(layout)
+    if not method.by_width:
+        keep_mask = not plain or method.local.kind == "thresholded_sgd"
+        return GraphedMasked(model, layout, device, optimizer, channels_last=lying, keep_mask=keep_mask)
+    _check_rolling(method, model, layout)
+    assert plan is not None
+    ladder = method.levels_in_ladder
+    return GraphedSliced(model, layout, plan, ladder, method.local, device, optimizer, channels_last=lying)
+
+
+def _check_rolling(method: Method, model: nn.Module, layout: Layout) -> None:
+    frozen = any(not parameter.requires_grad for parameter in model.parameters())
+    if isinstance(method.ranking, RollingWindow) and (frozen or (layout.buffers and method.local.norm == "running")):
+        raise ValueError(
+            "method.ranking is rolling_window and the model has frozen parameters or running statistics, which "
+            "do not roll: use width_prefix, or local: {kind: width_sgd, norm: batch}."
+        )
+
+
+def _probe_tasks(server: Server) -> list[ClientTask]:
+    """Tasks like the first ones, whose updates nobody uses."""
+    return [
+        ClientTask(
+            client=client,
+            version=0,
+            level=server.client_levels[client],
+            levels=server.levels,
+            map_version=server.map_version,
+            model=server.model,
+            buffers=server.buffers,
+            learning_rate=server.workload.learning_rate(0.0),
+            first_batch=0,
+        )
+        for client in range(min(_PROBED, len(server.profiles)))
+    ]
+
+
+def _seconds(executor: Executor, tasks: Sequence[ClientTask]) -> float:
+    """Time of the second pass; the first one sets up."""
+    executor.train(tasks)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    executor.train(tasks)
+    torch.cuda.synchronize()
+    return time.perf_counter() - began

@@ -1,0 +1,27 @@
+"""Deployment in a recipe: what a fleet of real nodes needs to be told. A simulation does not look at it."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentSettings:
+    """When a deployed run starts, and when it gives a task up."""
+
+    min_clients: int | None = field(
+        default=None, metadata={"at_least": 1, "help": "nodes that must be there before a run starts; none: all"}
+    )
+    patience: float = field(
+        default=4.0, metadata={"at_least": 1, "help": "a task is given up after so many times its expected time"}
+    )
+    shortest: float = field(default=60.0, metadata={"above": 0, "help": "seconds before which no task is given up"})
+    first_task: float = field(
+        default=600.0, metadata={"above": 0, "help": "seconds a task may take while the client's link is unknown"}
+    )
+    identity: Literal["claimed", "node"] = field(
+        default="claimed",
+        metadata={
+            "help": "how a node that returns under a new node id is known: by the client id or partition it claims, "
+            "or not at all (for fleets with SuperNode authentication, which keeps node ids)"
+        },
+    )

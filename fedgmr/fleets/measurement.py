@@ -1,0 +1,147 @@
+"""Links measured from bytes and times: what a task will take, and the largest sub-model whose round fits the period.
+
+A task takes overhead + training + down/D + up/U. Each client has a small Kalman filter for overhead, 1/D and 1/U, so
+that a few tasks settle it, noise averages out and a link that changes is followed. Used by both fleets; knows no clock.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedgmr.exchange import ClientTask
+from fedgmr.fleets.network import MIB, Sizes
+
+_RATE_DEVIATION = 1000.0  # s/MiB, of a rate nobody has seen yet
+_DRIFT = 0.1  # how much a rate may change from one task to the next, as a share
+_TOLERANCE = 1.1  # a level is kept until its round is this much longer than the period
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prior:
+    """What is known of every client before its first task."""
+
+    overhead: float  # seconds of a task without bytes and training
+    deviation: float  # of the overhead
+    jitter: float  # seconds by which the same task takes longer or shorter, whatever its size
+    noise: float = 0.05  # the same as a share of the time
+
+
+SIMULATED = Prior(overhead=0.0, deviation=0.0, jitter=0.01)
+
+
+class LinkEstimate:
+    """One client's overhead and rates, from observations."""
+
+    def __init__(self, prior: Prior) -> None:
+        self.prior = prior
+        self.mean = np.array([prior.overhead, 0.0, 0.0])
+        self.covariance = np.diag([prior.deviation, _RATE_DEVIATION, _RATE_DEVIATION]) ** 2
+        self.observed = 0
+
+    def observe(self, *, down: int, up: int, seconds: float) -> None:
+        """Take in a task of so many bytes that took `seconds` beside its training."""
+        x = _regressor(down, up)
+        error = seconds - float(x @ self.mean)
+        gain = self.covariance @ x
+        variance = float(x @ gain) + self.prior.jitter**2 + (self.prior.noise * seconds) ** 2
+        gain = gain / max(variance, np.finfo(float).tiny)
+        self.mean = np.maximum(self.mean + gain * error, 0.0)
+        self.covariance = self.covariance - np.outer(gain, x @ self.covariance)
+        drift = np.array([_DRIFT * min(self.mean[0], self.prior.deviation), *(_DRIFT * self.mean[1:])])
+        self.covariance = (self.covariance + self.covariance.T) / 2 + np.diag(drift**2)
+        self.observed += 1
+
+    def seconds(self, *, down: int, up: int) -> float:
+        """What a task of so many bytes will take beside its training."""
+        return float(_regressor(down, up) @ self.mean)
+
+    @property
+    def down(self) -> float:
+        """The download rate, MiB/s; infinite where none was noticed."""
+        return float(1 / self.mean[1]) if self.mean[1] else float("inf")
+
+    @property
+    def up(self) -> float:
+        """The upload rate, MiB/s; infinite where none was noticed."""
+        return float(1 / self.mean[2]) if self.mean[2] else float("inf")
+
+
+def largest_fitting(times: Sequence[float], period: float, current: int) -> int:
+    """The highest level whose round fits the period, or 0; `current` stays while it is hardly too long."""
+    fitting = max((level for level, seconds in enumerate(times) if seconds <= period), default=0)
+    if fitting < current and times[current] <= _TOLERANCE * period:
+        return current
+    return fitting
+
+
+class Meter:
+    """The estimates of all clients; where densities are measured, it also gives clients their levels."""
+
+    def __init__(
+        self,
+        prior: Prior,
+        sizes: Sizes,
+        *,
+        period: float = 0.0,
+        assign: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """`assign(client, level)` is called after each task, where densities are measured; `period` goes with it."""
+        self.prior, self.sizes, self.period, self.assign = prior, sizes, period, assign
+        self.estimates: dict[int, LinkEstimate] = {}
+        self.training: dict[int, float] = {}  # seconds by client, of its last task
+
+    def probe(self, client: int, *, down: int, up: int, seconds: float) -> None:
+        """Take in a message without training."""
+        self.estimates.setdefault(client, LinkEstimate(self.prior)).observe(down=down, up=up, seconds=seconds)
+
+    def observe(self, task: ClientTask, *, down: int, up: int, seconds: float, training: float) -> None:
+        """Take in a task: its bytes, its time from dispatch to arrival, and how much of that was training."""
+        training = min(max(training, 0.0), seconds)
+        self.probe(task.client, down=down, up=up, seconds=seconds - training)
+        self.training[task.client] = training
+        if self.assign is not None:
+            self.assign(task.client, largest_fitting(self.times(task), self.period, task.level))
+
+    def times(self, task: ClientTask) -> list[float]:
+        """What a task of this client will take at each level, the level map being known."""
+        estimate, training = self.estimates[task.client], self.training.get(task.client, 0.0)
+        levels = range(len(task.levels.ladder))
+        return [
+            training
+            + estimate.seconds(down=self.sizes.download(task.levels, [level]), up=self.sizes.update(task.levels, level))
+            for level in levels
+        ]
+
+    def expected(self, client: int, *, down: int, up: int) -> float | None:
+        """What a task will take; None where the client has not had one."""
+        if client not in self.training:
+            return None
+        return self.training[client] + self.estimates[client].seconds(down=down, up=up)
+
+    def state(self) -> list[list[Any]]:
+        """Everything, as JSON-ready data."""
+        return [
+            [client, e.mean.tolist(), e.covariance.tolist(), e.observed, self.training.get(client)]
+            for client, e in sorted(self.estimates.items())
+        ]
+
+    def restore(self, state: Sequence[Sequence[Any]]) -> None:
+        """Take up the state saved by `state()`."""
+        self.estimates, self.training = {}, {}
+        for client, mean, covariance, observed, training in state:
+            estimate = self.estimates[client] = LinkEstimate(self.prior)
+            estimate.mean, estimate.covariance = np.array(mean), np.array(covariance)
+            estimate.observed = observed
+            if training is not None:
+                self.training[client] = training
+
+    def rates(self) -> Mapping[int, tuple[float, float]]:
+        """By client: MiB/s down and up."""
+        return {client: (estimate.down, estimate.up) for client, estimate in self.estimates.items()}
+
+
+def _regressor(down: int, up: int) -> npt.NDArray[np.float64]:
+    return np.array([1.0, down / MIB, up / MIB])

@@ -1,0 +1,57 @@
+"""Image nets that are plain chains, arranged so that a CPU works through them faster; they compute the same.
+
+Pooling and ReLU are several times faster when the channels of a pixel lie side by side, and ReLU has a quarter of the
+work behind 2 x 2 pooling. Maximum and ReLU can change places: values and gradients stay the same bit for bit. Only
+chains of PyTorch's own layers are touched, because a model's own code may count on the usual order in memory.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def arrange_chain(module: nn.Module) -> bool:
+    """Arrange `module` if it is a plain chain with convolutions; whether it was."""
+    if not _is_chain(module) or not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
+        return False
+    for part in module.modules():
+        if isinstance(part, nn.Sequential):
+            _pool_first(part)
+    module.register_forward_pre_hook(_with_channels_last)
+    return True
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """The same [n, channels, height, width] with the channels of a pixel side by side."""
+    if images.shape[1] > 1:
+        return images.contiguous(memory_format=torch.channels_last)
+    # One channel lies both ways. Layers go by the strides, and contiguous() would leave them as they are.
+    height, width = images.shape[2:]
+    return images.contiguous().as_strided(images.shape, (height * width, 1, width, 1))
+
+
+def _is_chain(module: nn.Module) -> bool:
+    if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
+        return False
+    for child in module.children():
+        leaf = type(child).__module__.startswith("torch.nn.modules.") and not any(True for _ in child.children())
+        if not leaf and not _is_chain(child):
+            return False
+    return True
+
+
+def _pool_first(chain: nn.Sequential) -> None:
+    """ReLU behind pooling instead of before."""
+    layers = list(chain)
+    for i, (first, second) in enumerate(pairwise(layers)):
+        if isinstance(first, nn.ReLU) and isinstance(second, nn.MaxPool2d) and not second.return_indices:
+            chain[i], chain[i + 1] = second, first
+
+
+def _with_channels_last(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    first = inputs[0]
+    if isinstance(first, Tensor) and first.dim() == 4 and first.is_floating_point():
+        return (channels_last(first), *inputs[1:])
+    return inputs

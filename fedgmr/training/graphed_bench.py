@@ -1,0 +1,282 @@
+"""Benches whose memory never moves, so that the steps done on them can be captured once and replayed for every task.
+
+What changes from task to task (values, mask, learning rate, the client's classes) is copied into the same places.
+The learning rate and the mask are one vector: the rate inside the sub-model and zero outside, so a step of SGD is
+w - rates·g and needs no mask. Convolution weights may lie channels last: the vector of a desk then has an order of
+its own. Read next: `graphed.py`, which captures and replays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedgmr.exchange import ClientTask
+from fedgmr.submodels.channels import ChannelPlan
+from fedgmr.submodels.layout import Layout, TensorPlace
+from fedgmr.submodels.levels import Ladder
+from fedgmr.training.bench import Bench, Desk, LocalRun, Loss, MaskedBench
+from fedgmr.training.optimizers import SGD, Optimizer
+from fedgmr.training.rules import LocalRule
+from fedgmr.training.sliced_bench import SlicedBench
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StaticRun(LocalRun):
+    """A run whose tensors stay where they are; `rates` are the learning rate within the sub-model, zero outside."""
+
+    rates: Sequence[Tensor]
+    outside_views: Sequence[Tensor | None]
+
+    @property
+    def masks(self) -> Sequence[Tensor | None]:
+        """For each parameter what lies outside the sub-model."""
+        return self.outside_views
+
+    def descend(self, gradients: Sequence[Tensor]) -> None:
+        """One step of the optimiser within the sub-model."""
+        if not isinstance(self.descent, SGD):
+            return super().descend(gradients)
+        with torch.no_grad():
+            torch._foreach_addcmul_(self.parameters, list(gradients), list(self.rates), value=-1.0)
+        return None
+
+
+class StaticDesk:
+    """What belongs to one desk for good: the order of its vector, the rates, the mask, the rate as a number."""
+
+    def __init__(self, desk: Desk, *, channels_last: bool) -> None:
+        self.desk = desk
+        places = desk.layout.parameters
+        self.order = _channels_last(places, desk.flat.device) if channels_last else None
+        if self.order is not None:
+            for parameter, view in zip(desk.parameters, _views(desk.flat, places), strict=True):
+                parameter.data = view
+        inverse = None if self.order is None else torch.empty_like(self.order)
+        if inverse is not None:
+            inverse[self.order] = torch.arange(len(inverse), device=inverse.device)
+        self.inverse = inverse
+        self.flat_rates = torch.zeros_like(desk.flat)
+        self.rates = self.views(self.flat_rates)
+        self.rate = torch.zeros((), dtype=desk.flat.dtype, device=desk.flat.device)
+        self.outside = torch.zeros(desk.flat.shape, dtype=torch.bool, device=desk.flat.device)
+        self._filled: float | None = None  # the rate everywhere, where nothing is outside
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """One view of a vector in the desk's order per parameter."""
+        layout = self.desk.layout
+        return layout.views(flat) if self.order is None else _views(flat, layout.parameters)
+
+    def load(self, source: Tensor, coordinates: Tensor | None) -> None:
+        """The values of `source` at the desk's coordinates (None: all of it), in the desk's order."""
+        if coordinates is None:
+            self.desk.flat.copy_(source)
+        else:
+            torch.index_select(source, 0, coordinates, out=self.desk.flat)
+
+    def set_rates(self, rate: float, outside: Tensor | None, *, keep_mask: bool) -> None:
+        """The learning rate of this task; `keep_mask`: some rule asks for the mask itself."""
+        self.rate.fill_(rate)
+        if outside is not None:
+            self.flat_rates.fill_(rate).masked_fill_(outside, 0)
+            self._filled = None
+        elif self._filled != rate:
+            self.flat_rates.fill_(rate)
+            self._filled = rate
+        if keep_mask:
+            self.outside.zero_() if outside is None else self.outside.copy_(outside)
+
+
+class GraphedBench(Bench):
+    """What both benches below share: desks that stay, and runs that can be opened again for a capture."""
+
+    keep_mask: bool
+    channels_last: bool
+    _statics: dict[int, StaticDesk]
+    _last: tuple[int, Desk]
+
+    @property
+    def desk_in_use(self) -> Desk:
+        """The desk of the run that was opened last."""
+        return self._last[1]
+
+    def key(self, level: int) -> int:
+        """Levels with the same key share a desk, and with it what was captured on it."""
+        raise NotImplementedError
+
+    def reopen(self) -> None:
+        """A fresh run on the same desk, with fresh state of the optimiser: where captured steps begin."""
+        level, desk = self._last
+        self._descent = self.optimizer.begin(self.task.model)
+        desk.reset()
+        self._open = self._static_run(level, desk)
+
+    def _opened(self, level: int, desk: Desk, outside: Tensor | None) -> LocalRun:
+        static = self._statics[self.key(level)]
+        static.set_rates(self.task.learning_rate, outside, keep_mask=self.keep_mask)
+        self._last = (level, desk)
+        return self._static_run(level, desk)
+
+    def _static_run(self, level: int, desk: Desk) -> StaticRun:
+        static = self._statics[self.key(level)]
+        return StaticRun(
+            level=level,
+            module=desk.module,
+            parameters=desk.parameters,
+            places=desk.layout.parameters,
+            flat=desk.flat,
+            outside=static.outside if self.keep_mask else None,
+            learning_rate=static.rate,
+            loss=self._loss,
+            coordinates=self._coordinates(level),
+            descent=self._descent,
+            rates=static.rates,
+            outside_views=static.views(static.outside) if self.keep_mask else [None] * len(desk.parameters),
+        )
+
+
+class GraphedMasked(GraphedBench, MaskedBench):
+    """One full-size module; a sub-model is the full model with zeros outside."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        device: torch.device,
+        optimizer: Optimizer,
+        *,
+        channels_last: bool,
+        keep_mask: bool,
+    ) -> None:
+        super().__init__(module, layout, device, optimizer)
+        self.keep_mask, self.channels_last = keep_mask, channels_last
+        self.static = StaticDesk(self.desk, channels_last=channels_last)
+        self._statics = {0: self.static}
+        self._places: dict[int, Tensor] = {}  # by level: where its values lie on the desk, in level order
+
+    def key(self, level: int) -> int:
+        """One desk for all levels."""
+        return 0
+
+    def begin(self, task: ClientTask, loss: Loss) -> None:
+        """Take up a task with the client's loss; the module's other buffers are reset where the steps begin."""
+        Bench.begin(self, task, loss)
+        self.desk.buffers.copy_(task.buffers)
+
+    def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
+        self.static.load(source, self.static.order)
+        outside = self._outside_of(level)
+        if outside is not None:
+            self.desk.flat.masked_fill_(outside, 0)
+        return self.desk, outside
+
+    def _put_back(self, run: LocalRun, state: Tensor) -> None:
+        raise AssertionError("a masked run never changes its level within a task")
+
+    def _values(self, run: LocalRun) -> Tensor:
+        levels, inverse = self.task.levels, self.static.inverse
+        if inverse is None:
+            return levels.pack(run.flat, run.level)
+        if levels.order is None:
+            return run.flat.index_select(0, inverse)
+        if run.level not in self._places:
+            self._places[run.level] = inverse.index_select(0, levels.order[: levels.sizes[run.level]])
+        return run.flat.index_select(0, self._places[run.level])
+
+    def _outside_of(self, level: int) -> Tensor | None:
+        if self.task.map_version != self._outside_version:
+            self._places.clear()
+        known = level in self._outside and self.task.map_version == self._outside_version
+        outside = super()._outside_of(level)
+        if outside is None or self.static.order is None or known:
+            return outside
+        self._outside[level] = outside.index_select(0, self.static.order)
+        return self._outside[level]
+
+
+class GraphedSliced(GraphedBench, SlicedBench):
+    """Small modules for the width methods, one desk per level."""
+
+    keep_mask = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        plan: ChannelPlan,
+        ladder: Ladder,
+        rule: LocalRule,
+        device: torch.device,
+        optimizer: Optimizer,
+        *,
+        channels_last: bool,
+    ) -> None:
+        super().__init__(model, layout, plan, ladder, rule, device, optimizer)
+        self.channels_last = channels_last
+        self._statics = {}
+        self._packing: dict[int, Tensor] = {}  # by level: where its values lie on the desk, in level order
+
+    def key(self, level: int) -> int:
+        """A desk per level."""
+        return level
+
+    def begin(self, task: ClientTask, loss: Loss) -> None:
+        """Take up a task with the client's loss."""
+        if task.map_version != self._kept_version:
+            self._packing.clear()
+        super().begin(task, loss)
+
+    def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
+        desk, entries = self._desk(level)
+        if level not in self._statics:
+            self._statics[level] = StaticDesk(desk, channels_last=self.channels_last)
+        self._statics[level].load(source, self._coordinates(level))
+        desk.buffers.copy_(self._buffers_of(level)[entries])
+        return desk, None
+
+    def _coordinates(self, level: int) -> Tensor:
+        known = level in self._kept
+        coordinates = super()._coordinates(level)
+        order = self._statics[level].order if level in self._statics else None
+        if known or order is None:
+            return coordinates
+        self._kept[level] = coordinates.index_select(0, order)
+        return self._kept[level]
+
+    def _values(self, run: LocalRun) -> Tensor:
+        order, inverse = self.task.levels.order, self._statics[run.level].inverse
+        if order is None and inverse is None:
+            return run.flat.clone()
+        if run.level not in self._packing:
+            size = len(run.flat)
+            at = torch.empty(len(self.task.levels), dtype=torch.int64, device=run.flat.device)
+            at[self._coordinates(run.level)] = torch.arange(size, device=run.flat.device)
+            self._packing[run.level] = at[:size] if order is None else at.index_select(0, order[:size])
+        return run.flat.index_select(0, self._packing[run.level])
+
+
+def _spatial(place: TensorPlace) -> bool:
+    return len(place.shape) == 4
+
+
+def _channels_last(places: Sequence[TensorPlace], device: torch.device) -> Tensor:
+    """For each entry of a vector whose 4-dimensional tensors lie channels last: its coordinate."""
+    parts = []
+    for place in places:
+        part = torch.arange(place.start, place.stop, device=device).view(place.shape)
+        parts.append((part.permute(0, 2, 3, 1) if _spatial(place) else part).reshape(-1))
+    return torch.cat(parts)
+
+
+def _views(flat: Tensor, places: Sequence[TensorPlace]) -> list[Tensor]:
+    """One view per tensor of a vector whose 4-dimensional tensors lie channels last."""
+    views = []
+    for place in places:
+        part = flat[place.start : place.stop]
+        if _spatial(place):
+            outputs, inputs, height, width = place.shape
+            views.append(part.view(outputs, height, width, inputs).permute(0, 3, 1, 2))
+        else:
+            views.append(part.view(place.shape))
+    return views

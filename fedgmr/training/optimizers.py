@@ -1,0 +1,123 @@
+"""What a client does with its gradients: a step of plain SGD, or of Adam with fresh moments for every task (A28).
+
+An optimiser in a recipe is a value; what a task accumulates lives in the `Descent` it begins, and ends with the task.
+Nothing here looks at a tensor's values, so the steps of a task can be captured in a CUDA graph. Read next: `bench.py`,
+where `LocalRun.descend` calls it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from fedgmr.training.bench import LocalRun
+
+
+class Descent(Protocol):
+    """The steps of one task."""
+
+    def step(self, run: "LocalRun", gradients: Sequence[Tensor], /) -> None:
+        """Move the parameters of `run`; coordinates outside the sub-model are put back to zero by the caller."""
+        ...
+
+
+class Optimizer(Protocol):
+    """How gradients become steps."""
+
+    kind: ClassVar[str]
+
+    def begin(self, model: Tensor, /) -> Descent:
+        """A new task; `model` is the full flat vector, for its size, type and device."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    """w - rate·g, without momentum."""
+
+    kind: ClassVar[str] = "sgd"
+
+    def begin(self, model: Tensor) -> "SGD":
+        """Nothing is remembered from step to step."""
+        return self
+
+    def step(self, run: "LocalRun", gradients: Sequence[Tensor]) -> None:
+        """One step."""
+        rate = run.learning_rate
+        if isinstance(rate, Tensor):
+            torch._foreach_sub_(run.parameters, torch._foreach_mul(list(gradients), rate))
+        else:
+            torch._foreach_add_(run.parameters, list(gradients), alpha=-rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015) whose moments start at zero with every task."""
+
+    kind: ClassVar[str] = "adam"
+    beta1: float = field(default=0.9, metadata={"at_least": 0, "below": 1, "help": "decay of the mean of gradients"})
+    beta2: float = field(default=0.999, metadata={"at_least": 0, "below": 1, "help": "decay of the mean of squares"})
+    eps: float = field(default=1e-8, metadata={"above": 0, "help": "added to the root of the mean of squares"})
+
+    def begin(self, model: Tensor) -> "AdamSteps":
+        """Zero moments for every coordinate."""
+        return AdamSteps(self, model)
+
+
+class AdamSteps:
+    """The moments of one task.
+
+    They belong to coordinates of the full model. A step at some level moves the coordinates of its sub-model and their
+    moments, and no others, so a rule that changes levels within a task (ordered dropout) goes on with what the smaller
+    and the larger sub-model share. The bias correction counts the steps of the task, whatever their level.
+    """
+
+    def __init__(self, settings: Adam, model: Tensor) -> None:
+        self.settings, self.model, self.taken = settings, model, 0
+        self._run: LocalRun | None = None  # whose coordinates the moments have
+        self._moments: tuple[Tensor, Tensor]  # mean and mean of squares, in the order of the run's vector
+        self._all: tuple[Tensor, Tensor] | None = None  # of the full model; None while one level was enough
+
+    def step(self, run: "LocalRun", gradients: Sequence[Tensor]) -> None:
+        """One step."""
+        if run is not self._run:
+            self._moments = self._moments_for(run)
+            self._run = run
+        self.taken += 1
+        (mean, square), beta1, beta2 = self._moments, self.settings.beta1, self.settings.beta2
+        gradient = _as_vector(run, gradients)
+        mean.lerp_(gradient, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (square.sqrt() / (1 - beta2**self.taken) ** 0.5).add_(self.settings.eps)
+        rate = run.learning_rate / (1 - beta1**self.taken)
+        if isinstance(rate, Tensor):
+            run.flat.sub_(mean.div(root).mul_(rate))
+        else:
+            run.flat.addcdiv_(mean, root, value=-rate)
+
+    def _moments_for(self, run: "LocalRun") -> tuple[Tensor, Tensor]:
+        """Zero at first; where the level changes, what the coordinates of `run` have so far."""
+        if self._run is None:
+            return torch.zeros_like(run.flat), torch.zeros_like(run.flat)
+        if self._all is None:
+            self._all = torch.zeros_like(self.model), torch.zeros_like(self.model)
+        for whole, part in zip(self._all, self._moments, strict=True):
+            if self._run.coordinates is not None:
+                whole.index_copy_(0, self._run.coordinates, part)
+            else:
+                whole.copy_(part if self._run.outside is None else torch.where(self._run.outside, whole, part))
+        mean, square = (whole.clone() if run.coordinates is None else whole[run.coordinates] for whole in self._all)
+        return mean, square
+
+
+def _as_vector(run: "LocalRun", gradients: Sequence[Tensor]) -> Tensor:
+    """The gradients in the order of the run's vector, in which a parameter may lie channels last."""
+    if all(parameter.is_contiguous() for parameter in run.parameters):
+        return torch.cat([part.reshape(-1) for part in gradients])
+    vector, start = torch.empty_like(run.flat), run.flat.storage_offset()
+    views = [vector.as_strided(p.shape, p.stride(), p.storage_offset() - start) for p in run.parameters]
+    torch._foreach_copy_(views, list(gradients))
+    return vector

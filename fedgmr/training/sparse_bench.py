@@ -1,0 +1,187 @@
+"""Sparse training: what a client with a small unstructured sub-model computes is in proportion to its density.
+
+Like the masked bench, but large linear layers that keep few enough weights hold only these, and the client's vector
+has no room for the others: no full-size product, gradient, update or mask is left. Where the weights of a sub-model
+lie is found once per level map and level. Read next: `sparse_linear.py`, the layer; `break_even.py`, how few is few.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedgmr.submodels.layout import Layout
+from fedgmr.training.bench import Desk, LocalRun, MaskedBench
+from fedgmr.training.chains import arrange_chain
+from fedgmr.training.optimizers import Optimizer
+from fedgmr.training.sparse_linear import Pattern, SparseLinear, SparseWeight, true_positions
+
+_MAPS = 2  # tasks of the level map before are still in flight when a new one is made
+
+
+def large_layers(module: nn.Module, layout: Layout, smallest: int) -> dict[str, nn.Linear]:
+    """The linear layers with at least `smallest` weights that can be sparse, by the name of their weight."""
+    places = {place.name: place for place in layout.parameters}
+    uses: dict[int, int] = {}
+    for _, parameter in module.named_parameters(remove_duplicate=False):
+        uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    found = {}
+    for prefix, layer in module.named_modules():
+        name = f"{prefix}.weight" if prefix else "weight"
+        # A class of its own (an attention's output layer, a parametrised one) may use its weight in other ways.
+        if type(layer) is not nn.Linear or name not in places or uses[id(layer.weight)] > 1:
+            continue
+        if smallest <= places[name].size < 2**31:
+            found[name] = layer
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cut:
+    """A sub-model whose sparse tensors have their kept coordinates only, the others all of theirs."""
+
+    layout: Layout  # of the vector of the cut; a sparse tensor is one-dimensional in it
+    patterns: Mapping[str, Pattern]
+    coordinates: Tensor  # int64: where each entry of the vector lies in the full one
+    outside: Tensor | None  # bool: the entries that stay zero
+    packing: Tensor  # int32: where the values of the sub-model, in level order, lie in the vector
+
+
+def cut_sparse(levels: Tensor, level: int, layout: Layout, below: Mapping[str, int]) -> Cut | None:
+    """The cut in which each tensor of `below` with at most so many kept coordinates is sparse; None if none is."""
+    codes, coordinates, places, patterns = [], [], [], {}
+    start = 0
+    for place in layout.parameters:
+        part = levels[place.start : place.stop].numpy()
+        kept = _few_kept(part, level, below.get(place.name, 0))
+        if kept is not None:
+            patterns[place.name] = Pattern.of(kept, (place.shape[0], place.shape[1]))
+            part = part[kept] if level > 0 else np.zeros(len(kept), dtype=np.uint8)
+        codes.append(part)
+        coordinates.append(np.arange(place.start, place.stop) if kept is None else kept + place.start)
+        places.append(replace(place, start=start, shape=place.shape if kept is None else (len(kept),)))
+        start += len(part)
+    if not patterns:
+        return None
+    code = np.concatenate(codes)
+    outside = code > level
+    packing = np.concatenate([np.flatnonzero(code == inside) for inside in range(level + 1)])
+    return Cut(
+        layout=replace(layout, parameters=tuple(places)),
+        patterns=patterns,
+        coordinates=torch.from_numpy(np.concatenate(coordinates)),
+        outside=torch.from_numpy(outside) if outside.any() else None,
+        packing=torch.from_numpy(packing.astype(np.int32)),
+    )
+
+
+class SparseDesk(Desk):
+    """The module of another desk in which the layers of a cut are sparse."""
+
+    def __init__(self, desk: Desk, layers: Mapping[str, SparseLinear], cut: Cut) -> None:
+        self.module, self.buffers, self.layout, self.cut = desk.module, desk.buffers, cut.layout, cut
+        self.flat = torch.zeros(cut.layout.size, dtype=cut.layout.dtype)
+        self.parameters = []
+        self._dense: list[tuple[Tensor, Tensor]] = []
+        self._sparse: list[tuple[SparseLinear, SparseWeight]] = []
+        for place, view, parameter in zip(
+            cut.layout.parameters, cut.layout.views(self.flat), desk.parameters, strict=True
+        ):
+            if place.name in cut.patterns:
+                weight = SparseWeight(cut.patterns[place.name], view)
+                self._sparse.append((layers[place.name], weight))
+                self.parameters.append(weight.values)
+            else:
+                self._dense.append((parameter, view))
+                self.parameters.append(parameter)
+
+    def load(self, source: Tensor) -> None:
+        """The sub-model of the full vector `source`, in the module."""
+        torch.index_select(source, 0, self.cut.coordinates, out=self.flat)
+        if self.cut.outside is not None:
+            self.flat.masked_fill_(self.cut.outside, 0)
+        for parameter, view in self._dense:
+            parameter.data = view
+        for layer, weight in self._sparse:
+            layer.sparse = weight
+
+
+class SparseBench(MaskedBench):
+    """One module; in a sub-model its large linear layers are sparse where that pays."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        device: torch.device,
+        optimizer: Optimizer | None = None,
+        *,
+        density: float,
+        smallest: int,
+    ) -> None:
+        """Takes `module` over.
+
+        Args:
+            module: the model.
+            layout: of the model.
+            device: a CPU.
+            optimizer: plain SGD if none is given.
+            density: a layer that keeps at most this share of its weights is sparse.
+            smallest: layers with fewer weights stay dense.
+        """
+        arrange_chain(module)
+        super().__init__(module, layout, device, optimizer)
+        large = large_layers(module, layout, smallest)
+        self._layers = {name: SparseLinear.take_over(layer) for name, layer in large.items()}
+        sizes = {place.name: place.size for place in layout.parameters}
+        self._below = {name: int(density * sizes[name]) for name in self._layers}
+        self._desks: dict[int, dict[int, SparseDesk | None]] = {}  # by map version and level; None: nothing is sparse
+
+    def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
+        for layer in self._layers.values():
+            layer.sparse = None
+        desk = self._sparse_desk(level)
+        if desk is not None:
+            desk.load(source)
+            return desk, desk.cut.outside
+        for parameter, view in zip(self.desk.parameters, self.desk.layout.views(self.desk.flat), strict=True):
+            parameter.data = view
+        return super()._lay_out(level, source)
+
+    def _coordinates(self, level: int) -> Tensor | None:
+        desk = self._sparse_desk(level)
+        return None if desk is None else desk.cut.coordinates
+
+    def _put_back(self, run: LocalRun, state: Tensor) -> None:
+        if run.coordinates is None:
+            return super()._put_back(run, state)
+        inside = slice(None) if run.outside is None else ~run.outside
+        state.index_copy_(0, run.coordinates[inside], run.flat[inside])
+        return None
+
+    def _values(self, run: LocalRun) -> Tensor:
+        desk = self._sparse_desk(run.level)
+        return super()._values(run) if desk is None else run.flat.index_select(0, desk.cut.packing)
+
+    def _sparse_desk(self, level: int) -> SparseDesk | None:
+        version, levels = self.task.map_version, self.task.levels.levels
+        desks = self._desks.pop(version, {})
+        self._desks[version] = desks  # the newest is last
+        if len(self._desks) > _MAPS:
+            del self._desks[next(iter(self._desks))]
+        if level not in desks:
+            cut = cut_sparse(levels, level, self.desk.layout, self._below)
+            desks[level] = None if cut is None else SparseDesk(self.desk, self._layers, cut)
+        return desks[level]
+
+
+def _few_kept(codes: NDArray[np.uint8], level: int, at_most: int) -> NDArray[np.int64] | None:
+    """The kept positions if there are some, but not more than `at_most`."""
+    if not at_most:
+        return None
+    kept = codes <= level
+    count = int(np.count_nonzero(kept))
+    return true_positions(kept, count) if 0 < count <= at_most else None

@@ -1,0 +1,99 @@
+"""The written folders, read back as Flower and systemd read them."""
+
+import configparser
+import shlex
+import shutil
+import subprocess
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedgmr.deploy.app import write_app, write_project
+from fedgmr.recipe import load_recipe, recipe_from
+from fedgmr.settings_refusals import SettingError
+from fedgmr.settings_text import read_mapping
+
+
+def test_an_app_has_what_flower_asks_for(tmp_path: Path) -> None:
+    recipe = load_recipe("quickstart", ["seconds=60"])
+    write_app(tmp_path / "app", recipe, tmp_path / 'a "run"')
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    app = project["tool"]["flwr"]["app"]
+    assert project["project"]["name"] == "quickstart"
+    assert app["components"] == {
+        "serverapp": "fedgmr.fleets.flower.server_app:app",
+        "clientapp": "fedgmr.fleets.flower.client_app:app",
+    }
+    assert app["config"] == {
+        "recipe": "recipe.yaml",
+        "overrides": "",
+        "output": str(tmp_path / 'a "run"'),
+        "resume": False,
+    }
+    assert recipe_from(read_mapping(tmp_path / "app" / "recipe.yaml")) == recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "project"), [("My run #2", "my-run-2"), ("5 clients", "run-5-clients"), ("--", "run"), ("Größe", "gr-e")]
+)
+def test_project_names(tmp_path: Path, name: str, project: str) -> None:
+    write_app(tmp_path, replace(load_recipe("quickstart"), name=name), tmp_path)
+    assert tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["name"] == project
+
+
+def test_a_project_has_every_file_and_no_open_word(tmp_path: Path) -> None:
+    write_project(tmp_path / "fleet", load_recipe("quickstart", ["fleet.clients=4"]))
+    files = {str(path.relative_to(tmp_path / "fleet")) for path in (tmp_path / "fleet").rglob("*") if path.is_file()}
+    units = {f"systemd/fedgmr-{name}.service" for name in ("superlink", "superexec", "supernode")}
+    assert files == {"README.md", "pyproject.toml", "recipe.yaml", "certificates.sh", "nginx.conf", *units}
+    readme = (tmp_path / "fleet" / "README.md").read_text()
+    assert "0 to 3" in readme
+    assert "$" not in readme
+    for line in readme.splitlines():  # every file the table names is there
+        if line.startswith("| `") and "/" not in line.partition("|")[2].partition("|")[0]:
+            name = line.split("`")[1]
+            assert "." not in name or (tmp_path / "fleet" / name).exists(), name
+
+
+def test_units_start_what_the_readme_says(tmp_path: Path) -> None:
+    write_project(tmp_path / "fleet", load_recipe("quickstart"))
+    readme = (tmp_path / "fleet" / "README.md").read_text()
+    for program in ("superlink", "superexec", "supernode"):
+        unit = configparser.ConfigParser(strict=False, interpolation=None)
+        unit.optionxform = str  # type: ignore[assignment, method-assign]
+        unit.read_string((tmp_path / "fleet" / "systemd" / f"fedgmr-{program}.service").read_text())
+        words = shlex.split(unit["Service"]["ExecStart"].replace("\\", " "))
+        assert Path(words[0]).name == f"flower-{program}"
+        shown = readme.partition(f"\nflower-{program} ")[2].partition("```")[0].partition("\nflower-")[0]
+        assert [w for w in words if w.startswith("--")] == [w for w in shlex.split(shown) if w.startswith("--")]
+        assert unit["Service"]["Restart"] == "always"
+        assert "FLWR_TELEMETRY_ENABLED=0" in (tmp_path / "fleet" / "systemd" / f"fedgmr-{program}.service").read_text()
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "note").touch()
+    with pytest.raises(SettingError, match="not empty: give a new folder"):
+        write_project(tmp_path, load_recipe("quickstart"))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_certificates_name_the_server_and_lead_to_their_authority(tmp_path: Path) -> None:
+    write_project(tmp_path / "fleet", load_recipe("quickstart"))
+    names = ["superlink.example.org", "10.1.2.3", "127.0.0.1"]
+    subprocess.run(
+        ["sh", "certificates.sh", str(tmp_path / "tls"), *names],
+        cwd=tmp_path / "fleet",
+        check=True,
+        capture_output=True,
+    )
+    check = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt"]
+    for name in names:
+        kind = "-verify_ip" if name[0].isdigit() else "-verify_hostname"
+        done = subprocess.run([*check, kind, name, "superlink.crt"], cwd=tmp_path / "tls", capture_output=True)
+        assert done.returncode == 0, done.stderr
+    stranger = [*check, "-verify_hostname", "other.example.org", "superlink.crt"]
+    assert subprocess.run(stranger, cwd=tmp_path / "tls", capture_output=True).returncode != 0
+    for secret in ("ca.key", "superlink.key", "superexec.secret"):
+        assert (tmp_path / "tls" / secret).stat().st_mode & 0o077 == 0

@@ -1,0 +1,148 @@
+"""Lives and deaths of processes, with programs of a few lines: nothing outlives its supervisor."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedgmr.deploy.processes import Program, Supervisor, command_of, end_marked, marked
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="marks are found in /proc")
+
+# Writes its process id into a file, then sleeps.
+SLEEPER = "import os, sys, time; open(sys.argv[1], 'a').write(f'{os.getpid()}\\n'); time.sleep(600)"
+# The same, deaf to the polite signals.
+DEAF = "import signal; [signal.signal(s, signal.SIG_IGN) for s in (15, 2, 1)]; " + SLEEPER
+# Starts a sleeper in a session of its own, then becomes one itself.
+PARENT = (
+    "import subprocess, sys; "
+    f"subprocess.Popen([sys.executable, '-c', {SLEEPER!r}, sys.argv[1] + '.child'], start_new_session=True); " + SLEEPER
+)
+# Supervises a parent; is going to be killed.
+SUPERVISING = (
+    "import sys, time; from pathlib import Path; from fedgmr.deploy.processes import Program, Supervisor; "
+    "folder = Path(sys.argv[1]); crew = Supervisor(folder, folder, {}); "
+    f"crew.start(Program(name='p', command=[sys.executable, '-c', {SLEEPER!r}, str(folder / 'p')], restart_delay=0)); "
+    "time.sleep(600)"
+)
+
+
+def program(folder: Path, code: str = SLEEPER, *, name: str = "p", delay: float = 0.0) -> Program:
+    return Program(name=name, command=[sys.executable, "-c", code, str(folder / name)], restart_delay=delay)
+
+
+def crew_in(folder: Path) -> Supervisor:
+    return Supervisor(folder, folder, dict(os.environ))
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
+
+
+def pids(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def alive(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_dies_is_started_again_after_its_delay(tmp_path: Path) -> None:
+    with crew_in(tmp_path) as crew:
+        crew.start(program(tmp_path, delay=0.2))
+        wait_for(lambda: len(pids(tmp_path / "p")) == 1)
+        assert crew.check() == []
+        os.kill(crew.pid("p"), signal.SIGKILL)
+        wait_for(lambda: not alive(pids(tmp_path / "p")[0]))
+        assert crew.check() == ["p"]  # told once
+        assert crew.check() == []
+        assert crew.starts("p") == 1  # not before the delay is over
+
+        def again() -> bool:
+            crew.check()
+            return len(pids(tmp_path / "p")) == 2
+
+        wait_for(again)
+        assert crew.starts("p") == 2
+        first, second = pids(tmp_path / "p")
+        assert first != second == crew.pid("p")
+    assert not alive(second)
+
+
+def test_the_end_reaches_the_deaf_and_those_who_left_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgmr.deploy.processes._GRACE", 0.5)
+    with crew_in(tmp_path) as crew:
+        crew.start(program(tmp_path, DEAF, name="deaf"))
+        crew.start(program(tmp_path, PARENT, name="parent"))
+        files = [tmp_path / name for name in ("deaf", "parent", "parent.child")]
+        wait_for(lambda: all(len(pids(file)) == 1 for file in files))
+        started = {pid for file in files for pid in pids(file)}
+        assert set(marked(tmp_path)) == started
+        assert command_of(crew.pid("deaf"))[2] == DEAF
+    assert not any(alive(pid) for pid in started)
+    assert list(marked(tmp_path)) == []
+
+
+def test_orphans_of_a_killed_program_are_ended_with_its_group(tmp_path: Path) -> None:
+    in_group = PARENT.replace(", start_new_session=True", "")
+    with crew_in(tmp_path) as crew:
+        crew.start(program(tmp_path, in_group, delay=600))
+        wait_for(lambda: len(pids(tmp_path / "p.child")) == 1)
+        os.kill(crew.pid("p"), signal.SIGKILL)
+        wait_for(lambda: crew.check() == ["p"])
+        wait_for(lambda: not alive(pids(tmp_path / "p.child")[0]))
+
+
+def test_another_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with crew_in(tmp_path / "a") as ours, crew_in(tmp_path / "b") as theirs:
+        ours.start(program(tmp_path / "a"))
+        theirs.start(program(tmp_path / "b"))
+        wait_for(lambda: bool(pids(tmp_path / "a" / "p") and pids(tmp_path / "b" / "p")))
+        end_marked(tmp_path / "a")
+        wait_for(lambda: not alive(ours.pid("p")))
+        assert alive(theirs.pid("p"))
+
+
+def test_a_killed_supervisor_takes_its_programs_along(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", SUPERVISING, str(tmp_path)])
+    try:
+        wait_for(lambda: len(pids(tmp_path / "p")) == 1)
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: not alive(pids(tmp_path / "p")[0]))
+
+
+def test_a_single_program_can_be_ended(tmp_path: Path) -> None:
+    with crew_in(tmp_path) as crew:
+        crew.start(program(tmp_path))
+        wait_for(lambda: len(pids(tmp_path / "p")) == 1)
+        crew.end("p")
+        assert not alive(pids(tmp_path / "p")[0])
+        assert crew.check() == []
+
+
+def test_calls_return_output_or_raise_last_words(tmp_path: Path) -> None:
+    crew = crew_in(tmp_path)
+    assert crew.call([sys.executable, "-c", "print(6 * 7)"], timeout=60) == "42\n"
+    with pytest.raises(ValueError, match=r"failed: .*no such luck"):
+        crew.call([sys.executable, "-c", "import sys; sys.exit('no such luck')"], timeout=60)
+
+
+def test_output_goes_to_the_log(tmp_path: Path) -> None:
+    with crew_in(tmp_path) as crew:
+        crew.start(program(tmp_path, "print('hello', flush=True)", delay=600))
+        wait_for(lambda: (tmp_path / "p.log").read_text() == "hello\n")

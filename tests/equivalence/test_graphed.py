@@ -1,0 +1,164 @@
+"""The graphed executor's slots against the plain loop; captured and replayed where there is a CUDA device."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from e2e import tiny
+from equivalence.runs import LINKS, objects
+from fedgmr import Task
+from fedgmr.exchange import ClientTask, Update
+from fedgmr.experiments.assembly import Assembly
+from fedgmr.experiments.workshop import Workshop
+from fedgmr.federation import federate
+from fedgmr.methods.method import BUILT_IN
+from fedgmr.tasks.images import FlipAndCrop
+from fedgmr.training.graphed import Slot
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+# The level map as it is: a rounding must not move a coordinate to another level.
+FROZEN = {"interval": 10_000, "ladder": [0.2, 0.5, 1.0]}
+COARSE = [replace(link, density=density) for link, density in zip(LINKS, (1.0, 0.5, 0.5, 0.2, 0.2), strict=True)]
+
+
+class Slots:
+    """The slots of the graphed executor without streams and graphs."""
+
+    ahead = True
+
+    def __init__(self, make: Callable[[], Any], count: int) -> None:
+        self.slots = [Slot(make(), None) for _ in range(count)]
+
+    def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
+        updates = []
+        for number, task in enumerate(tasks):
+            slot = self.slots[number % len(self.slots)]
+            drawn = slot.trainer.drawn(task)
+            batches = torch.from_numpy(slot.trainer.batches(task))
+            loss = torch.zeros(())
+            updates.append(slot.train(task, batches, None if drawn is None else torch.from_numpy(drawn), loss))
+        return updates
+
+
+def workshop(run: Assembly) -> Workshop:
+    trainer = run.fleet.executor.trainer  # type: ignore[attr-defined]
+    return Workshop(
+        recipe=run.recipe,
+        task=run.task,
+        layout=run.layout,
+        plan=run.server.plan,
+        order=trainer.order,
+        held_out=trainer.held_out,
+        device=trainer.device,
+    )
+
+
+def images(dtype: torch.dtype = torch.float64) -> Task:
+    """Pictures for a net whose weights are mostly convolutions, so that they lie channels last; augmented."""
+    base = tiny.normed()
+
+    def net() -> nn.Module:
+        layers = [nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 12, 3, padding=1), nn.ReLU()]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 4)).to(dtype)
+
+    def float_of(samples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return samples[0].reshape(len(samples[0]), 1, 4, -1).to(dtype), samples[1]
+
+    return replace(
+        base,
+        name="pictures",
+        model=net,
+        train=float_of(base.train),
+        test=float_of(base.test),
+        augment=FlipAndCrop(pad=1, black=(0.0,)),
+    )
+
+
+def doubled(task: Task) -> Task:
+    train, test = ((x.double() if x.is_floating_point() else x, y) for x, y in (task.train, task.test))
+    return replace(task, model=lambda: task.model().double(), train=train, test=test)
+
+
+def go(run: Assembly, ticks: int) -> Tensor:
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    def after() -> None:
+        if run.server.tick >= ticks:
+            raise Enough
+
+    with pytest.raises(Enough):
+        federate(run.server, run.fleet, seconds=run.recipe.seconds, after_tick=after)
+    run.server.settle()
+    return run.server.model
+
+
+def far(one: Tensor, other: Tensor) -> float:
+    return float((one - other).norm() / other.norm())
+
+
+TASKS: dict[str, Callable[[], Task]] = {
+    "linear": lambda: doubled(tiny.dense()),
+    "batch norm": lambda: doubled(tiny.normed()),
+    "pictures": images,
+}
+
+
+@pytest.mark.parametrize("method", BUILT_IN)
+@pytest.mark.parametrize("name", TASKS)
+def test_slots_agree_with_the_plain_loop(method: str, name: str) -> None:
+    plain, slots = (objects(TASKS[name](), method, FROZEN, links=COARSE, seconds=1e6) for _ in range(2))
+    slots.fleet.executor = Slots(workshop(slots).graphed_trainer, 3)
+    assert far(go(slots, 50), go(plain, 50)) <= 1e-9
+
+
+def test_adam_in_slots() -> None:
+    more = {"training": {"learning_rate": 0.01, "batch_size": 10, "steps": 3, "optimizer": {"kind": "adam"}}}
+    plain, slots = (objects(TASKS["linear"](), "fedgmr", FROZEN, links=COARSE, seconds=1e6, **more) for _ in range(2))
+    slots.fleet.executor = Slots(workshop(slots).graphed_trainer, 2)
+    assert far(go(slots, 30), go(plain, 30)) <= 1e-9
+
+
+def test_restored_clients_in_slots() -> None:
+    rules = {"ranking": {"kind": "taylor"}, "interval": 4, "restoration": {"patience": 1}}
+    plain, slots = (objects(TASKS["pictures"](), "fedgmr", rules, seconds=1e6) for _ in range(2))
+    slots.fleet.executor = Slots(workshop(slots).graphed_trainer, len(LINKS))
+    go(plain, 24), go(slots, 24)
+    assert slots.server.client_levels == plain.server.client_levels
+    assert sum(plain.server.client_levels) > 6, "clients moved up"
+    assert far(slots.server.model, plain.server.model) <= 1e-9
+
+
+def test_a_graphed_run_needs_a_device() -> None:
+    with pytest.raises(ValueError, match=r"execution\.executor is graphed"):
+        objects(tiny.dense(), execution={"executor": "graphed"})
+
+
+def test_auto_is_written_out() -> None:
+    assert objects(tiny.dense()).recipe.execution.executor == "sequential"
+
+
+@CUDA
+@pytest.mark.parametrize("method", BUILT_IN)
+@pytest.mark.parametrize("name", TASKS)
+def test_graphs_agree_with_the_plain_loop(method: str, name: str) -> None:
+    runs = [
+        objects(
+            TASKS[name](), method, FROZEN, links=COARSE, seconds=1e6, device="cuda", execution={"executor": executor}
+        )
+        for executor in ("sequential", "graphed")
+    ]
+    assert far(go(runs[1], 50), go(runs[0], 50)) <= 1e-9
+
+
+@CUDA
+def test_graphs_give_the_same_bits_however_many_slots() -> None:
+    models = [
+        go(objects(tiny.dropped(), execution={"executor": "graphed", "slots": slots}, device="cuda"), 20)
+        for slots in (1, 2, None, None)
+    ]
+    assert all(torch.equal(model, models[0]) for model in models)

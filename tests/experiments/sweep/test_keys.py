@@ -1,0 +1,106 @@
+"""A key says what decides a result, and nothing else."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from e2e import tiny
+
+from experiments.sweep.runs import small
+from fedgmr import Task
+from fedgmr.experiments.assembly import make_task, resolve
+from fedgmr.experiments.sweep import keys, recipe_key
+from fedgmr.recipe import load_recipe, recipe_data, recipe_from
+
+COUNT: list[int] = []
+
+
+def counted(seed: int = 0, size: int = 1) -> Task:
+    COUNT.append(seed)
+    return tiny.dense(seed)
+
+
+def test_it_is_the_hash_of_the_resolved_recipe() -> None:
+    recipe = small()
+    data = recipe_data(resolve(recipe, make_task(recipe)))
+    for section in ("name", "about", "device", "execution", "checkpoint"):
+        del data[section]
+    # By hand: whole numbers without a fraction, other floats with twelve digits, keys in order, no spaces.
+    text = re.sub(r"\.0(?=[],}])", "", json.dumps(data, sort_keys=True, separators=(",", ":")))
+    period = data["method"]["coordination"]["period"]
+    assert str(period) in text
+    text = text.replace(str(period), f"{period:.12g}")
+    assert recipe_key(recipe) == hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def test_what_does_not_change_the_result_is_not_in_it() -> None:
+    key = recipe_key(small())
+    for words in ("name=other", "about=words", "device=cpu", "execution.executor=sequential", "checkpoint.every=7"):
+        assert recipe_key(small("fedgmr", words)) == key, words
+    resolved = resolve(small(), make_task(small()))
+    assert resolved.method.coordination != small().method.coordination
+    assert recipe_key(resolved) == key
+    assert recipe_key(recipe_from(json.loads(json.dumps(recipe_data(resolved))))) == key
+
+
+def test_what_changes_the_result_is_in_it() -> None:
+    words = [
+        "seed=4",
+        "seconds=121",
+        "short=true",
+        "task=e2e.tiny:normed",
+        "training.learning_rate=0.11",
+        "training.steps=3",
+        "method.interval=4",
+        "method.coordination.period=7",
+        "evaluation.every_seconds=41",
+        "partition={kind: dirichlet, alpha: 1.0, min_samples: 10}",
+        "network.noise=0.5",
+        "fleet.scale=0.0002",
+        "participation.count=4",
+    ]
+    found = [recipe_key(small()), recipe_key(small("fedavg")), *(recipe_key(small("fedgmr", word)) for word in words)]
+    assert len(set(found)) == len(words) + 2
+    assert all(len(key) == 12 and set(key) <= set("0123456789abcdef") for key in found)
+
+
+def test_where_the_files_of_a_built_in_task_are_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "named_task", lambda name, options, seed: tiny.dense(seed))
+    one, two, other = (
+        recipe_key(load_recipe("paper/cifar10-short", [f"task.options={options}"]))
+        for options in ("{root: here}", "{root: there}", "{root: here, source: packed}")
+    )
+    assert one == two != other
+
+
+def test_numbers_are_the_same_however_they_are_written() -> None:
+    task = "experiments.sweep.test_keys:counted"
+    one, two, other = (
+        recipe_key(small("fedgmr", f"task={{name: '{task}', options: {{size: {size}}}}}")) for size in ("2", "2.0", "3")
+    )
+    assert one == two != other
+
+
+def test_the_task_is_made_once_for_many_recipes_and_never_for_resolved_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    COUNT.clear()
+    task = "task={name: 'experiments.sweep.test_keys:counted', options: {size: 50}}"
+    recipes = [small(method, task, f"seed={seed}") for method in ("fedgmr", "fedasync") for seed in range(50)]
+    assert len({recipe_key(recipe) for recipe in recipes}) == 100
+    assert len(COUNT) == 1
+
+    resolved = [resolve(recipe, make_task(recipe)) for recipe in recipes[:3]]
+    keys._layout.cache_clear()
+    COUNT.clear()
+    assert [recipe_key(recipe) for recipe in resolved] == [recipe_key(recipe) for recipe in recipes[:3]]
+    assert len(COUNT) == 1  # for the second list
+
+
+def test_missing_data_is_told_as_by_a_run(tmp_path: Path) -> None:
+    recipe = load_recipe("paper/cifar10-short", [f"task.options.root={tmp_path}"])
+    with pytest.raises(ValueError, match="cifar10") as by_run:
+        make_task(recipe)
+    with pytest.raises(ValueError, match="cifar10") as by_key:
+        recipe_key(recipe)
+    assert str(by_key.value) == str(by_run.value)

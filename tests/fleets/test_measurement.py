@@ -1,0 +1,165 @@
+"""Rates from bytes and times, by hand; and densities measured in a simulation against the presets they should find."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedgmr.exchange import ClientTask
+from fedgmr.experiments.assembly import assemble, make_task, resolve
+from fedgmr.experiments.run import resume_run, run_recipe
+from fedgmr.federation import federate
+from fedgmr.fleets.measurement import LinkEstimate, Meter, Prior, largest_fitting
+from fedgmr.fleets.network import MIB, WireSizes
+from fedgmr.recipe import recipe_from
+from fedgmr.settings_refusals import SettingError
+from fedgmr.submodels.levels import LevelMap
+
+EXACT = Prior(overhead=5.0, deviation=100.0, jitter=1e-6, noise=0.0)
+
+
+def test_three_observations_give_overhead_and_both_rates() -> None:
+    estimate = LinkEstimate(EXACT)
+    estimate.observe(down=0, up=0, seconds=4.0)  # a hello: 4 s
+    estimate.observe(down=MIB, up=0, seconds=6.0)  # a probe: 2 s per MiB
+    estimate.observe(down=MIB, up=MIB // 2, seconds=11.0)  # a task: 5 s for half a MiB
+    assert estimate.mean == pytest.approx([4.0, 2.0, 10.0], rel=1e-3)
+    assert (estimate.down, estimate.up) == (pytest.approx(0.5, rel=1e-3), pytest.approx(0.1, rel=1e-3))
+    assert estimate.seconds(down=3 * MIB, up=2 * MIB) == pytest.approx(4 + 6 + 20, rel=1e-3)
+
+
+def test_what_cannot_be_told_apart_still_predicts_their_sum() -> None:
+    estimate = LinkEstimate(Prior(overhead=0.0, deviation=0.0, jitter=1e-6, noise=0.0))
+    estimate.observe(down=MIB, up=MIB, seconds=12.0)
+    assert estimate.seconds(down=10 * MIB, up=10 * MIB) == pytest.approx(120.0, rel=1e-3)
+    assert estimate.mean == pytest.approx([0.0, 6.0, 6.0], rel=1e-3), "half of it to each, as nothing says otherwise"
+
+
+def test_a_link_that_changes_is_followed() -> None:
+    estimate = LinkEstimate(Prior(overhead=5.0, deviation=3.0, jitter=1.0, noise=0.1))
+    for _ in range(10):
+        estimate.observe(down=4 * MIB, up=4 * MIB, seconds=5.0 + 20.0)
+    assert estimate.seconds(down=8 * MIB, up=8 * MIB) == pytest.approx(45.0, rel=0.1)
+    for _ in range(20):
+        estimate.observe(down=4 * MIB, up=4 * MIB, seconds=5.0 + 80.0)
+    assert estimate.seconds(down=4 * MIB, up=4 * MIB) == pytest.approx(85.0, rel=0.1)
+
+
+def test_noise_averages_out() -> None:
+    estimate = LinkEstimate(Prior(overhead=5.0, deviation=3.0, jitter=1.0, noise=0.05))
+    for late in itertools.islice(itertools.cycle((-1.5, 0.5, 2.0, -1.0)), 40):
+        estimate.observe(down=2 * MIB, up=MIB, seconds=6.0 + 30.0 + late)
+    assert estimate.seconds(down=2 * MIB, up=MIB) == pytest.approx(36.0, abs=1.5)
+
+
+def test_rates_are_never_negative() -> None:
+    estimate = LinkEstimate(EXACT)
+    estimate.observe(down=0, up=0, seconds=9.0)
+    estimate.observe(down=MIB, up=MIB, seconds=5.0)  # faster than nothing
+    assert (estimate.mean >= 0).all()
+    assert estimate.down == float("inf") or estimate.down > 0
+
+
+@pytest.mark.parametrize(
+    ("period", "current", "level"),
+    [(10.0, 0, 2), (3.9, 0, 0), (4.0, 0, 1), (0.5, 2, 0), (100.0, 0, 3), (9.2, 2, 2), (8.9, 2, 1), (7.9, 3, 1)],
+)
+def test_the_largest_level_that_fits(period: float, current: int, level: int) -> None:
+    # 10 / 1.1 = 9.09: at 9.2 the current level 2 is kept although it takes 10, at 8.9 no longer.
+    assert largest_fitting([2.0, 4.0, 10.0, 20.0], period, current) == level
+
+
+def test_a_meter_assigns_by_the_sizes_of_the_levels() -> None:
+    # 1,000,000 coordinates at 5 %, 50 % and 100 %: 4 bytes each way per coordinate, 1 MiB/s down, 0.5 MiB/s up.
+    levels = LevelMap(
+        torch.bucketize(torch.arange(1_000_000), torch.tensor([49_999, 499_999])).to(torch.uint8), (0.05, 0.5, 1.0)
+    )
+    task = ClientTask(
+        client=7,
+        version=0,
+        level=0,
+        levels=levels,
+        map_version=0,
+        model=torch.empty(0),
+        buffers=torch.empty(0),
+        learning_rate=0.1,
+        first_batch=0,
+    )
+    assigned: list[tuple[int, int]] = []
+    sizes = WireSizes(buffers=0)
+    prior = Prior(overhead=0.0, deviation=0.0, jitter=1e-6, noise=0.0)
+    meter = Meter(prior, sizes, period=8.0, assign=lambda *chosen: assigned.append(chosen))
+    assert meter.expected(7, down=1, up=1) is None
+    down, up = sizes.download(levels, [0]), sizes.update(levels, 0)
+    assert down == 200_000 + 56
+    meter.observe(task, down=down, up=up, seconds=1.0 + down / MIB + up / MIB / 0.5, training=1.0)
+    # 50 %: 1 + 1.907 + 3.815 = 6.7 s fits 8 s; 100 %: 12.4 s does not.
+    assert meter.times(task) == pytest.approx([1.572, 6.722, 12.444], rel=1e-3)
+    assert assigned == [(7, 1)]
+    assert meter.expected(7, down=0, up=0) == pytest.approx(1.0)
+    again = Meter(prior, sizes, period=8.0)
+    again.restore(meter.state())
+    assert again.times(task) == meter.times(task)
+
+
+LEVELS = {"high": [4, 3, 2, 1, 0, 0], "low": [4, 4, 3, 2, 1, 0]}
+
+
+@pytest.mark.parametrize("fleet", LEVELS)
+def test_a_simulated_fleet_is_measured_to_its_classes(fleet: str) -> None:
+    recipe = recipe_from(
+        {
+            "seconds": 1e5,
+            "task": "mnist5k",
+            "method": "fedgmr_without_restoration",
+            "fleet": {"name": fleet, "clients": 6, "densities": "measured", "scale": "model"},
+            "training": {"steps": 1, "batch_size": 2},
+        }
+    )
+    task = make_task(recipe)
+    run = assemble(resolve(recipe, task), task)
+    history: list[list[int]] = []
+    period = run.recipe.method.coordination.period
+    federate(
+        run.server, run.fleet, seconds=15.5 * period, after_tick=lambda: history.append(run.server.client_levels[:])
+    )
+    assert history[0] != [0] * 6, "the first tasks have told already"
+    assert history[-1] == LEVELS[fleet]
+    assert run.server.updates[5] > 10, "everybody's round fits the period"
+
+
+class _Interrupting:
+    """A watcher that ends a run."""
+
+    def __init__(self, tick: int) -> None:
+        self.tick = tick
+
+    def update(self, *, tick: int, **_: Any) -> None:
+        if tick == self.tick:
+            raise KeyboardInterrupt
+
+
+def test_measured_densities_survive_a_resume(tmp_path: Path) -> None:
+    data = {
+        "seconds": 40.0,
+        "task": "e2e.tiny:dense",
+        "method": "fedgmr",
+        "fleet": {"name": "medium", "clients": 5, "densities": "measured", "scale": 1e-3},
+        "evaluation": {"every_seconds": 2.0},
+        "checkpoint": {"every": 7},
+    }
+    recipe = recipe_from(data)
+    whole = run_recipe(recipe, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_recipe(recipe, tmp_path / "cut", _Interrupting(17))
+    resumed = resume_run(tmp_path / "cut")
+    assert len({tuple(row["level"]) for row in whole.history}) > 2, "levels change on the way"
+    rows = [[{**row, "wall": 0} for row in result.history] for result in (whole, resumed)]
+    assert rows[0] == rows[1]
+
+
+def test_measured_is_a_word_among_densities() -> None:
+    with pytest.raises(SettingError, match=r"fleet\.densities is 'measure': give"):
+        recipe_from({"seconds": 1, "task": "mnist5k", "method": "fedgmr", "fleet": {"densities": "measure"}})

@@ -1,0 +1,41 @@
+"""The table of a grid: means over seeds, and everything that is not a finished run said so."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedgmr.reporting.grid_table import GridRun, grid_table
+
+
+def _run(folder: Path, rate: str, method: str, **summary: Any) -> GridRun:
+    folder.mkdir()
+    if summary:
+        data = {"status": "finished", "seconds": 600.0, "short": False, "stand_in": None, **summary}
+        (folder / "summary.json").write_text(json.dumps(data))
+    return GridRun(values=(("training.learning_rate", rate),), method=method, directory=folder)
+
+
+def test_means_spreads_and_what_is_missing(tmp_path: Path) -> None:
+    runs = [
+        _run(tmp_path / "a", "0.1", "FedGMR", final_accuracy=0.8),
+        _run(tmp_path / "b", "0.1", "FedGMR", final_accuracy=0.9),
+        _run(tmp_path / "c", "0.1", "FedAvg", final_accuracy=0.5, seconds=1200.0),
+        _run(tmp_path / "d", "0.1", "FedAvg", final_accuracy=0.1, status="diverged"),
+        _run(tmp_path / "e", "0.25", "FedGMR"),
+    ]
+    assert grid_table(runs).splitlines() == [
+        "training.learning_rate  method           runs  accuracy (%)       at",
+        "--------------------------------------------------------------------",
+        "0.1                     FedGMR              2  85.00 ± 7.07    600 s",
+        "0.1                     FedAvg  1, 1 diverged     50.00 ± -  1,200 s",
+        "0.25                    FedGMR   1 unfinished             -        -",
+    ]
+
+
+def test_short_runs_and_stand_ins_are_named(tmp_path: Path) -> None:
+    one = _run(tmp_path / "a", "0.1", "FedGMR", final_accuracy=0.8, short=True, stand_in="A stands in for B")
+    two = _run(tmp_path / "b", "0.2", "FedGMR", final_accuracy=0.8, stand_in="A stands in for B")
+    assert grid_table([one, two]).splitlines()[-2:] == [
+        "note: short runs (1 of 2), not for conclusions",
+        "note: stand-in data: A stands in for B",
+    ]
