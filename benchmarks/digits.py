@@ -1,4 +1,4 @@
-"""A task for the benchmark of real links: the images of mnist5k, and Conv-2, the net the paper's bandwidths belong to."""
+"""A task for the benchmark of real links: the images of mnist5k, and Conv-2, the net of the paper's bandwidths."""
 
 from dataclasses import replace
 

@@ -13,18 +13,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import torch
+from contenders import SCRIPTS, Contender, Entry, Failed, gate
 from environment import header
 from tables import Row, markdown, write_csv
-
-HERE = Path(__file__).parent / "simulators"
-GATE = 1e-5  # largest relative difference of the global weights from the plain loop's
-LINE = "@@ "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +52,6 @@ GPU = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One simulator in one setting."""
-
-    system: str
-    setting: str
-    arguments: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """Both, for people."""
-        return f"{self.system}, {self.setting}"
-
-
 def cpu_entries(cores: int) -> list[Entry]:
     """One process with all cores, or one process (Flower: actor) per core; images in the layout that is faster so."""
     whole = ("--threads", str(cores), "--processes", "1", "--layout", "chw")
@@ -97,89 +79,6 @@ def gpu_entries() -> list[Entry]:
             for count in (2, 3, 5)
         ),
     ]
-
-
-class Failed(Exception):  # noqa: N818 - what happened to a simulator
-    """A simulator ended or said something unexpected."""
-
-
-@dataclass
-class Contender:
-    """A running simulator, and what it has been measured at."""
-
-    entry: Entry
-    turn: int
-    process: subprocess.Popen[str]
-    errors: Path
-    weights: Path
-    to_gate: float = 0.0  # seconds from its start to the end of the gate's rounds
-    difference: float = float("nan")
-    walls: list[float] = field(default_factory=list)  # seconds per round, by turn
-    processors: list[float] = field(default_factory=list)
-
-    @classmethod
-    def start(cls, entry: Entry, interpreter: str, plan: Path, workload: Workload, *, dropout: bool) -> "Contender":
-        """Start it and wait until it has passed the gate's rounds and is ready for its first turn."""
-        stem = plan / entry.name.replace(" ", "_").replace(",", "")
-        script = HERE / ("bare.py" if entry.system == "bare" else f"with_{entry.system}.py")
-        weights, errors = stem.with_suffix(".npy"), stem.with_suffix(".err")
-        command = [interpreter, str(script), str(plan), "--out", str(weights), "--gate", str(workload.gate)]
-        command += [*entry.arguments, *(["--gate-dropout"] if dropout else [])]
-        with errors.open("w") as stderr:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
-        contender = cls(entry=entry, turn=workload.turn, process=process, errors=errors, weights=weights)
-        began = time.perf_counter()
-        contender._hear("gate")
-        contender.to_gate = time.perf_counter() - began
-        contender._hear("ready")
-        return contender
-
-    def take_turn(self, rounds: int, *, counts: bool = True) -> None:
-        """Let it run so many rounds while all others wait."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"go {rounds}\n")
-        self.process.stdin.flush()
-        wall, processor = self._hear("took")
-        self._hear("ready")
-        if counts:
-            self.walls.append(float(wall) / rounds)
-            self.processors.append(float(processor) / rounds)
-
-    def stop(self) -> None:
-        """End it."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.close()
-            self.process.wait(30)
-        except (OSError, subprocess.TimeoutExpired):
-            self.process.kill()
-
-    def _hear(self, word: str) -> list[str]:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(LINE):
-                first, *rest = line.removeprefix(LINE).split()
-                if first != word:
-                    break
-                return rest
-        last = self.errors.read_text().strip().splitlines()[-1:] or ["it ended without a word"]
-        raise Failed(f"{self.entry.name}: {last[0][:300]}")
-
-
-def gate(contenders: Sequence[Contender]) -> list[Contender]:
-    """Those whose weights equal the plain loop's; says who does not."""
-    reference = np.load(contenders[0].weights).astype(np.float64)
-    passed = []
-    for contender in contenders:
-        weights = np.load(contender.weights).astype(np.float64)
-        contender.difference = float(np.linalg.norm(weights - reference) / np.linalg.norm(reference))
-        if contender.difference <= GATE:
-            passed.append(contender)
-        else:
-            print(
-                f"{contender.entry.name} failed the gate: the weights differ by {contender.difference:.1e}, not timed"
-            )
-    return passed
 
 
 def ratio(slow: Contender, fast: Contender) -> float:
@@ -244,10 +143,14 @@ def measure(
         for entry in entries:
             if entry.system in interpreters:
                 try:
-                    started.append(Contender.start(entry, interpreters[entry.system], plan, workload, dropout=dropout))
+                    started.append(
+                        Contender.start(entry, interpreters[entry.system], plan, gate=workload.gate, dropout=dropout)
+                    )
                 except Failed as failure:
                     good = False
                     print(failure)
+        if not started or started[0].entry.system != "bare":
+            raise SystemExit("The plain loop did not run, so there is nothing to compare with.")
         contenders = gate(started)
         for repeat in range(repeats + 1):
             for contender in contenders:
@@ -266,7 +169,7 @@ def raw(workload: str, contenders: Sequence[Contender]) -> list[Row]:
             "simulator": c.entry.system,
             "setting": c.entry.setting,
             "turn": number,
-            "rounds": c.turn,
+            "rounds": c.rounds,
             "seconds_per_round": wall,
             "processor_seconds_per_round": processor,
             "weights_differ_by": c.difference,
@@ -294,12 +197,20 @@ def main() -> int:
     wanted = {*(arguments.only or given), "bare"}
     interpreters = {system: path for system, path in given.items() if path and system in wanted}
     names = [name for name in arguments.workloads or workloads if name in workloads]
-    print(header(), *versions(interpreters), "", sep="\n")
+    print(header(), *([] if on_cpu else [torch.cuda.get_device_name()]), *versions(interpreters), "", sep="\n")
     good, rows = True, []
     with tempfile.TemporaryDirectory() as folder:
         planned = [f"{name}={(arguments.repeats + 1) * workloads[name].turn}" for name in names]
         layouts = sorted({word for entry in entries for word in entry.arguments if word in ("chw", "hwc")})
-        command = [sys.executable, str(HERE / "plan.py"), f"{folder}/plan", "--layouts", *layouts, "--rounds", *planned]
+        command = [
+            sys.executable,
+            str(SCRIPTS / "plan.py"),
+            f"{folder}/plan",
+            "--layouts",
+            *layouts,
+            "--rounds",
+            *planned,
+        ]
         subprocess.run(command, check=True)
         for name in names:
             workload = workloads[name]

@@ -26,6 +26,7 @@ from fedgmr.settings_refusals import SettingError
 from fedgmr.settings_text import dump, read_mapping
 
 _DEFAULT_RECIPE = "quickstart"
+_BY_NODE = "deployment.identity=node"  # authenticated nodes keep their ids, so nobody has to be believed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -204,8 +205,7 @@ def _deploy_local(given: argparse.Namespace) -> int:
     if given.clients < 1:
         raise SettingError(f"--clients is {given.clients}: give at least 1.")
     keys = [word.partition("=")[0] for word in overrides]
-    # Authenticated nodes keep their ids, so nobody has to be believed.
-    recipe = load_recipe(source, [*(["deployment.identity=node"] if given.tls else []), *overrides])
+    recipe = load_recipe(source, [*([_BY_NODE] if given.tls else []), *overrides])
     check_flower()
     recipe = paced_for_trying(recipe, keys, clients=given.clients, start=measured_start(given.clients))
     directory = Path(given.output) if given.output else output or _default_output(f"{recipe.name}-deployed")
@@ -233,7 +233,8 @@ def _deploy_init(given: argparse.Namespace) -> None:
     if output is not None:
         raise SettingError("output is not a setting of deploy init: it stands in the pyproject.toml of DIR.")
     keys = [word.partition("=")[0] for word in overrides]
-    write_project(Path(given.folder), paced_for_machines(load_recipe(source, overrides), keys))
+    recipe = load_recipe(source, [_BY_NODE, *overrides])
+    write_project(Path(given.folder), paced_for_machines(recipe, keys))
     print(f"Flower app: {given.folder}. Its README.md has the commands for server and nodes.")
 
 

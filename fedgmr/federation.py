@@ -5,7 +5,7 @@ here. Read next: `server/server.py` (merge and restoration), `fleets/simulated.p
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.server.server import Server
@@ -52,6 +52,7 @@ class RecordedFleet(Fleet, Protocol):
     """A fleet that a run can record and take up again; counts run from its beginning."""
 
     clients: int
+    clock: Literal["virtual", "real"]
     bytes_down: list[int]
     bytes_up: list[int]
 

@@ -53,7 +53,8 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     recipes = {f"fedgmr/{path.relative_to(ROOT)}" for path in (ROOT / "recipes").rglob("*.yaml")}
     info = f"fedgmr-{__version__}.dist-info"
     inside = {name for name in names if not name.startswith(info)}
-    assert inside == modules | recipes | {"fedgmr/py.typed", "fedgmr/experiments/tables/paper.yaml"}
+    templates = {str(path.relative_to(ROOT)) for path in (ROOT / "fedgmr" / "deploy" / "templates").iterdir()}
+    assert inside == modules | recipes | templates | {"fedgmr/py.typed", "fedgmr/experiments/tables/paper.yaml"}
     assert "fedgmr/recipes/quickstart.yaml" in inside
     assert f"{info}/licenses/LICENSE" in names
     assert len(names) == len(set(names))

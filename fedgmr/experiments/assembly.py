@@ -18,6 +18,7 @@ from fedgmr.experiments.workshop import Workshop
 from fedgmr.federation import RecordedFleet
 from fedgmr.fleets.measurement import SIMULATED, Meter
 from fedgmr.fleets.network import IndexedSizes, Link, Network, NetworkSettings, PaperSizes, Sizes, WireSizes
+from fedgmr.fleets.rounding import RoundingExecutor
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import Recipe
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
@@ -29,6 +30,7 @@ from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Task, named_task
 from fedgmr.training.evaluation import Evaluator
+from fedgmr.wire import ValueType
 
 F = TypeVar("F", bound=RecordedFleet)
 _PERIOD_MARGIN = 1.10
@@ -107,6 +109,8 @@ def assemble(recipe: Recipe, task: Task) -> Assembly[SimulatedFleet]:
         device=task.train[0].device,
     )
     recipe, executor = workshop.chosen(base.server)
+    if recipe.network.values != "fp32":
+        executor = RoundingExecutor(executor, ValueType(recipe.network.values))
     network = make_network(recipe, base.layout, links, per_width=recipe.method.local.norm == "per_width")
     meter = None
     if recipe.fleet.measured:
@@ -226,7 +230,7 @@ def make_network(
 ) -> Network:
     """The network of a recipe's fleet; `per_width`: the model's buffers travel once per level."""
     settings = settings or recipe.network
-    sizes: Sizes = WireSizes(buffers=layout.buffer_size, per_width=per_width)
+    sizes: Sizes = WireSizes(buffers=layout.buffer_size, per_width=per_width, value_type=ValueType(settings.values))
     if settings.sizes == "paper":
         sizes = PaperSizes(weights=layout.prunable_size, dense=layout.size - layout.prunable_size)
     elif settings.sizes == "indexed":

@@ -268,6 +268,7 @@ class _Execution:
             "clients": self.assembly.fleet.clients,
             "seed": recipe.seed,
             "seconds": recipe.seconds,
+            "clock": self.assembly.fleet.clock,
             "ticks": self.assembly.server.tick,
             "final_accuracy": rows[-1]["accuracy"],
             "final_loss": rows[-1]["loss"],

@@ -20,12 +20,15 @@ from fedgmr.submodels.widths import RollingWindow
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Task
 from fedgmr.training.bench import Bench, MaskedBench
+from fedgmr.training.break_even import ASSUMED, break_even, observe_layers
+from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.executors import Executor, SequentialExecutor
 from fedgmr.training.graphed import GraphedExecutor, can_be_graphed
 from fedgmr.training.graphed_bench import GraphedBench, GraphedMasked, GraphedSliced
 from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.sliced_bench import SlicedBench
+from fedgmr.training.sparse_bench import SparseBench, large_layers
 
 _PROBED = 4  # tasks side by side
 
@@ -44,11 +47,13 @@ class Workshop:
 
     def sequential(self) -> SequentialExecutor:
         """One task after the other."""
-        return SequentialExecutor(self._trainer(make_bench(*self._bench_parts(), self.recipe.training.optimizer)))
+        optimizer, execution = self.recipe.training.optimizer, self.recipe.execution
+        return SequentialExecutor(self._trainer(make_bench(*self._bench_parts(), optimizer, execution)))
 
     def graphed(self) -> GraphedExecutor:
         """Tasks side by side in CUDA graphs."""
-        return GraphedExecutor(self.graphed_trainer, self.device, slots=self.recipe.execution.slots)
+        execution = self.recipe.execution
+        return GraphedExecutor(self.graphed_trainer, self.device, slots=execution.slots, compiled=execution.compile)
 
     def graphed_trainer(self) -> LocalTrainer:
         """A trainer whose steps can be captured."""
@@ -65,8 +70,27 @@ class Workshop:
             )
         if wanted == "auto":
             wanted = "graphed" if possible and self._graphs_pay(server) else "sequential"
-        recipe = replace(self.recipe, execution=replace(self.recipe.execution, executor=wanted))
-        return recipe, self.graphed() if wanted == "graphed" else self.sequential()
+        settled = replace(self.recipe.execution, executor=wanted, sparse=self._sparse_density())
+        recipe = replace(self.recipe, execution=settled)
+        return recipe, self.graphed() if wanted == "graphed" else replace(self, recipe=recipe).sequential()
+
+    def _sparse_density(self) -> float:
+        """At which density large linear layers are sparse: as the recipe says; for `auto` what is faster here."""
+        execution, method = self.recipe.execution, self.recipe.method
+        if execution.sparse != "auto":
+            return execution.sparse
+        if self.device.type != "cpu" or method.by_width or min(method.levels_in_ladder) == 1:
+            return 0.0
+        model = self.task.initial_model(self.recipe.seed)
+        layers = large_layers(model, self.layout, execution.sparse_from)
+        if not layers or execution.autocast != "none":
+            return 0.0
+        inputs = self.task.inputs(self.task.train[0][: self.recipe.training.batch_size])
+        works = observe_layers(model, layers, inputs)
+        if not works:
+            return 0.0
+        largest = max(works, key=lambda work: work.products)
+        return break_even(largest, steps=self.recipe.training.steps, dtype=self.layout.dtype)
 
     def _graphs_pay(self, server: Server) -> bool:
         tasks = _probe_tasks(server)
@@ -100,10 +124,14 @@ def make_bench(
     plan: ChannelPlan | None,
     device: torch.device,
     optimizer: Optimizer,
+    execution: ExecutionSettings,
 ) -> Bench:
-    """Where a client of this method trains: small modules for sub-models by width, a masked one otherwise."""
-    if not method.by_width:
+    """Where a client of this method trains: small modules for sub-models by width, a masked or sparse one otherwise."""
+    if not method.by_width and device.type != "cpu":
         return MaskedBench(model, layout, device, optimizer)
+    if not method.by_width:
+        density = ASSUMED if execution.sparse == "auto" else execution.sparse
+        return SparseBench(model, layout, device, optimizer, density=density, smallest=execution.sparse_from)
     _check_rolling(method, model, layout)
     assert plan is not None
     return SlicedBench(model, layout, plan, method.levels_in_ladder, method.local, device, optimizer)

@@ -46,6 +46,9 @@ class NetworkSettings:
             "indexed: 8 bytes per value, which is what the paper's Transformer has (A41)"
         },
     )
+    values: Literal["fp32", "fp16", "bf16"] = field(
+        default="fp32", metadata={"help": "how values travel: as they are, or rounded to 16 bits (sizes: wire only)"}
+    )
     server_rate: float = field(default=10.0, metadata={"above": 0, "help": "the server's shared uplink, MiB/s"})
     compute_seconds: float = field(default=0.5, metadata={"at_least": 0, "help": "local training time of a task"})
     noise: float = field(

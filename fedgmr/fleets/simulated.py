@@ -8,7 +8,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.fleets.measurement import Meter
@@ -47,6 +47,8 @@ class Absence:
 
 class SimulatedFleet:
     """Clients in virtual time."""
+
+    clock: Literal["virtual", "real"] = "virtual"
 
     def __init__(
         self,

@@ -11,7 +11,15 @@ from pathlib import Path
 
 from fedgmr.reporting.report import notice, page
 from fedgmr.reporting.rundir import replace_file
-from fedgmr.reporting.tables import Block, Cell, Table, table_csv, table_latex, table_markdown
+from fedgmr.reporting.tables import (
+    STAND_IN_MARK,
+    Block,
+    Cell,
+    Table,
+    table_csv,
+    table_latex,
+    table_markdown,
+)
 
 _LOW, _HIGH = (247, 251, 255), (66, 146, 198)
 _BELOW, _MIDDLE, _ABOVE = (230, 126, 34), (248, 248, 248), (33, 113, 181)
@@ -33,20 +41,23 @@ def _body(table: Table) -> str:
     parts = [_STYLE, f"<header><h1>{escape(table.heading)}</h1>\n<p>{escape(table.about)}</p></header>"]
     if not table.comparable:
         parts.append(notice("These runs do not have the paper's length or settings: differences are not comparable."))
-    parts += [notice(note) for note in table.notes]
+    parts += [notice(caution) for caution in table.cautions]
     for block in table.blocks:
         parts += [f"<h2>{escape(block.title)}</h2>"] if block.title else []
         for name, kind in zip(table.headers, ("ours", "paper", "difference"), strict=True):
             parts += [f"<h3>{escape(name)}</h3>", _map(block, kind)]
     for heading, html in table.extra.items():
         parts += [f"<h2>{escape(heading)}</h2>", html]
+    if table.notes:
+        items = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
+        parts += ["<h2>Notes</h2>", f'<ul class="soft">{items}</ul>']
     return "\n".join(parts)
 
 
 def _map(block: Block, kind: str) -> str:
     texts: dict[str, Callable[[Cell], str]] = {
-        "ours": block.ours_text,
-        "paper": lambda cell: block.measure_text(cell.paper),
+        "ours": lambda cell: _ours(block, cell),
+        "paper": lambda cell: "-" if cell.paper is None else block.compact_text(cell.paper),
         "difference": block.difference_text,
     }
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("", *block.columns))
@@ -56,7 +67,8 @@ def _map(block: Block, kind: str) -> str:
         cells = []
         for column in block.columns:
             cell = block.cells.get((row, column), Cell(absent=""))
-            colour = _colour(block, kind, cell, scales[column])
+            plain = kind != "difference" and row in block.uncoloured
+            colour = None if plain else _colour(block, kind, cell, scales[column])
             look = 'class="none"' if colour is None else f'style="background:{colour}"'
             cells.append(f"<td {look}>{escape(texts[kind](cell))}</td>")
         lines.append(f'<tr><th scope="row">{escape(row)}</th>{"".join(cells)}</tr>\n')
@@ -64,9 +76,15 @@ def _map(block: Block, kind: str) -> str:
     return f'<div class="wide">{table}</div>'
 
 
+def _ours(block: Block, cell: Cell) -> str:
+    if cell.ours is None:
+        return cell.absent
+    return block.compact_text(cell.ours) + (STAND_IN_MARK if cell.stand_in else "")
+
+
 def _scale(block: Block, column: str) -> tuple[float, float]:
     """The least and the largest number of a column, ours and the paper's together: equal numbers look equal."""
-    cells = [cell for name, _, cell in block.filled() if name == column]
+    cells = [cell for name, row, cell in block.filled() if name == column and row not in block.uncoloured]
     numbers = [measure.mean for cell in cells for measure in (cell.ours, cell.paper) if measure is not None]
     return (min(numbers), max(numbers)) if numbers else (0.0, 0.0)
 

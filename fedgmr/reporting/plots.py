@@ -37,9 +37,9 @@ class _Label(NamedTuple):
     dashes: _Dashes
 
 
-def accuracy_figure(curves: Mapping[str, Curve], *, target: float | None = None) -> "Figure":
-    """Accuracy (0..1 in the curves, drawn in percent) over virtual time, one line per method."""
-    figure, axes = canvas("Accuracy over virtual time", 4.0)
+def accuracy_figure(curves: Mapping[str, Curve], *, target: float | None = None, clock: str = "virtual") -> "Figure":
+    """Accuracy (0..1 in the curves, drawn in percent) over time, virtual or real, one line per method."""
+    figure, axes = canvas(f"Accuracy over {clock} time", 4.0)
     labels = []
     for index, (title, curve) in enumerate(curves.items()):
         colour, dashes = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
@@ -56,7 +56,7 @@ def accuracy_figure(curves: Mapping[str, Curve], *, target: float | None = None)
         axes.axhline(100 * target, color=_INK, linewidth=0.8, dashes=(2, 3), zorder=0)
         labels.append(_Label(100 * target, f"target {format_target(target)}", _INK, (0, (2, 3))))
     axes.set(ylabel="accuracy (%)", ylim=(max(0.0, axes.get_ylim()[0]), None))
-    _time_axis(axes, max(float(curve.seconds[-1]) for curve in curves.values()))
+    _time_axis(axes, max(float(curve.seconds[-1]) for curve in curves.values()), clock)
     _label_ends(axes, labels, figure.get_figheight())
     return figure
 
@@ -70,7 +70,7 @@ def density_figure(run: Run) -> "Figure":
     steps = np.unique(rows)
     # Colour by rank, not by value: on a linear scale 0.05 and 0.1 would look the same.
     ranks = np.searchsorted(steps, rows)
-    figure, axes = canvas("Density of each client over virtual time", _height(len(order), 0.3))
+    figure, axes = canvas(f"Density of each client over {run.clock} time", _height(len(order), 0.3))
     norm = BoundaryNorm(np.arange(len(steps) + 1) - 0.5, len(steps))
     palette = ListedColormap(_shades(len(steps)))
     edges = cell_edges(run.history.seconds)
@@ -85,7 +85,7 @@ def density_figure(run: Run) -> "Figure":
     bar.set_label("density")
     bar.outline.set_visible(False)
     axes.spines[:].set_visible(False)
-    _time_axis(axes, float(edges[-1]))
+    _time_axis(axes, float(edges[-1]), run.clock)
     _client_axis(axes, order)
     return figure
 
@@ -198,8 +198,8 @@ def spaced(count: int, most: int) -> list[int]:
     return sorted({round(position) for position in np.linspace(0, count - 1, min(count, most))})
 
 
-def _time_axis(axes: "Axes", end: float) -> None:
-    axes.set_xlabel("virtual time (s)")
+def _time_axis(axes: "Axes", end: float, clock: str = "virtual") -> None:
+    axes.set_xlabel(f"{clock} time (s)")
     _start_at_zero(axes, end)
 
 

@@ -73,7 +73,7 @@ def write_report(run_dir: str | Path) -> Path:
     run = read_run(run_dir)
     curve = Curve(seconds=run.history.seconds, mean=run.history.accuracy)
     figures = {
-        "accuracy": plots.accuracy_figure({run.title: curve}),
+        "accuracy": plots.accuracy_figure({run.title: curve}, clock=run.clock),
         "density": plots.density_figure(run),
         "bytes": plots.bytes_figure(run),
     }
@@ -175,7 +175,7 @@ def _facts(run: Run) -> dict[str, str]:
         "fleet": str(summary.get("fleet", "")),
         "clients": str(history.density.shape[1]),
         "seed": str(summary.get("seed", "")),
-        "virtual time": format_seconds(run.seconds),
+        f"{run.clock} time": format_seconds(run.seconds),
         "ticks": f"{int(summary.get('ticks') or history.tick[-1]):,}",
         "clients received": format_bytes(float(history.bytes_down[-1].sum())),
         "clients sent": format_bytes(float(history.bytes_up[-1].sum())),

@@ -70,6 +70,11 @@ class Run:
         return str(self.summary.get("method_title") or self.summary.get("method") or self.path.name)
 
     @property
+    def clock(self) -> str:
+        """`real` for a deployed run, `virtual` for a simulated one."""
+        return str(self.summary.get("clock", "virtual"))
+
+    @property
     def status(self) -> str:
         """`finished`, `diverged`, ... as recorded; `unfinished` without a summary."""
         return str(self.summary.get("status", "unfinished"))

@@ -50,6 +50,7 @@ class Block:
     column_name: str = "setting"
     digits: int = 2
     relative: bool = False  # differences in percent of the paper's number, not in its unit
+    uncoloured: tuple[str, ...] = ()  # rows of another unit, which a map of colours leaves plain
 
     def filled(self) -> Iterator[tuple[str, str, Cell]]:
         """(column, row, cell), column by column."""
@@ -73,6 +74,11 @@ class Block:
             over = "" if measure.seeds_std is None else f": ± {self.number(measure.seeds_std)}"
             text += f" ({measure.seeds} seeds{over})"
         return text
+
+    def compact_text(self, measure: Measure) -> str:
+        """The mean and one deviation: over seeds where there are several, else over evaluations."""
+        std = measure.seeds_std if measure.seeds_std is not None else measure.std
+        return self.number(measure.mean) + ("" if std is None else f" ± {self.number(std)}")
 
     def ours_text(self, cell: Cell) -> str:
         """Our number, marked where the data stands in for other data."""
@@ -100,6 +106,7 @@ class Table:
     title: str
     about: str  # what the numbers are
     blocks: tuple[Block, ...]
+    cautions: tuple[str, ...] = ()  # what a reader must know before believing the numbers
     notes: tuple[str, ...] = ()
     short: bool = False
     comparable: bool = True  # whether the runs have the paper's settings and length
@@ -130,7 +137,7 @@ def table_text(table: Table) -> str:
         aligned = [_aligned(row, widths) for row in rows]
         aligned.insert(1, "-" * len(aligned[0]))
         lines += ["", *([block.title] if block.title else []), *aligned]
-    return "\n".join([*lines, "", *(f"note: {note}" for note in table.notes)]).rstrip()
+    return "\n".join([*lines, "", *(f"note: {note}" for note in (*table.cautions, *table.notes))]).rstrip()
 
 
 def table_markdown(table: Table, *, level: int = 1) -> str:
@@ -140,8 +147,8 @@ def table_markdown(table: Table, *, level: int = 1) -> str:
         if block.title:
             lines += ["", f"{'#' * (level + 1)} {block.title}"]
         lines += ["", *markdown_rows([block.column_name, block.row_name, *table.headers], _flat(block), left=2)]
-    if table.notes:
-        lines += ["", *(f"- {note}" for note in table.notes)]
+    if notes := (*table.cautions, *table.notes):
+        lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -175,7 +182,7 @@ def table_csv(table: Table) -> str:
 
 def table_latex(table: Table) -> str:
     """The table for a document that uses the package booktabs: three lines per row, ours, the paper's, difference."""
-    parts = [f"% {table.heading}. {table.about}", *(f"% {note}" for note in table.notes)]
+    parts = [f"% {table.heading}. {table.about}", *(f"% {note}" for note in (*table.cautions, *table.notes))]
     for block in table.blocks:
         columns = "l" * 2 + "r" * len(block.columns)
         head = " & ".join(["", "", *map(latex_escape, block.columns)])
@@ -211,9 +218,8 @@ def _latex_ours(block: Block, cell: Cell) -> str:
 def _latex_measure(block: Block, measure: Measure | None, absent: str) -> str:
     if measure is None:
         return latex_escape(absent)
-    std = measure.seeds_std if measure.seeds_std is not None else measure.std
-    body = block.number(measure.mean).replace(",", "{,}")
-    return f"${body}$" if std is None else rf"${body} \pm {block.number(std)}$"
+    body = block.compact_text(measure).replace(",", "{,}").replace("±", r"\pm")
+    return f"${body}$"
 
 
 def _flat(block: Block) -> list[list[str]]:

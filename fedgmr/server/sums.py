@@ -6,13 +6,13 @@ one permutation per level map. Nothing here waits for a device. Read next: `aggr
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.blocks import blocks
+from fedgmr.submodels.blocks import blocks, gather, scatter_add
 from fedgmr.submodels.levels import LevelMap
 
 _TABLE_ENTRIES = 2**16  # of the weights by combination of levels; stays in a core's cache
@@ -55,8 +55,7 @@ class _Group:
 
 def total_of(contributions: Sequence[Contribution], weights: Weights, model: Tensor) -> Tensor:
     """Float [N]: Σ weight·value, a coordinate that a client does not hold counting as zero."""
-    whole, groups = _grouped(contributions, weights)
-    return _total(whole, groups, weights, model)
+    return _total(*_grouped(contributions, weights), weights, model)
 
 
 def mean_of(contributions: Sequence[Contribution], weights: Weights, model: Tensor) -> Tensor:
@@ -68,17 +67,15 @@ def mean_of(contributions: Sequence[Contribution], weights: Weights, model: Tens
         return _mean_of_one_map(groups[0], weights, model)
     total = _total(whole, groups, weights, model)
     everywhere = math.fsum(weights[c.client] for c in whole)
-    partial = [group for group in groups if len(group.members[-1].values) < len(model)]
-    if not partial:
+    if all(len(group.members[-1].values) == len(model) for group in groups):
         return total.div_(everywhere + math.fsum(group.table(weights)[0] for group in groups))
     covered = bool(whole) or any(group.reach == len(model) for group in groups)
-    tables = list(_tables(groups, weights, everywhere, model))
+    lookup = _WeightLookup(groups, weights, everywhere, model)
     for block in blocks(len(model), model.device):
-        weight = _weights_in(block, tables)
         if covered:
-            total[block].div_(weight)
+            total[block].div_(lookup.weight(block))
         else:
-            _mean_where_covered(total[block], weight, model[block])
+            _mean_where_covered(total[block], lookup.weight(block), model[block])
     return total
 
 
@@ -115,7 +112,7 @@ def _add_up(members: Sequence[Contribution], weights: Weights, out: Tensor) -> T
 def _mean_of_one_map(group: _Group, weights: Weights, model: Tensor) -> Tensor:
     """All in level order, where a level's weight is one number; then once into natural order."""
     levels, reach = group.levels, group.reach
-    ordered = _add_up(group.members, weights, torch.empty_like(model)[:reach])
+    ordered = _add_up(group.members, weights, model.new_empty(reach))
     stops = [min(size, reach) for size in levels.sizes]
     parts = [(a, b, w) for a, b, w in zip([0, *stops], stops, group.table(weights), strict=False) if b > a]
     if parts:
@@ -125,48 +122,53 @@ def _mean_of_one_map(group: _Group, weights: Weights, model: Tensor) -> Tensor:
 
 def _total(whole: Sequence[Contribution], groups: Sequence[_Group], weights: Weights, model: Tensor) -> Tensor:
     total = _add_up(whole, weights, torch.empty_like(model)) if whole else None
-    # The one that reaches furthest first: where it covers everything there is nothing to be zero before.
+    # One piece of memory for all: taking a fresh one each time costs more than filling it.
+    ordered = torch.empty_like(model) if groups else model
+    # The group that reaches furthest first: where it covers everything nothing has to be zero before.
     for group in sorted(groups, key=lambda group: -group.reach):
-        dense = group.reach > _SPARSE * len(model)
-        out = torch.empty_like(model)[: group.reach]
-        if dense and group.reach < len(model):
-            out = torch.zeros_like(model)
-        _add_up(group.members, weights, out[: group.reach])
-        if dense:
-            natural = out.index_select(0, group.levels.position)
-            total = natural if total is None else total.add_(natural)
-        else:
-            total = torch.zeros_like(model) if total is None else total
-            total.scatter_add_(0, group.levels.order_of(group.reach), out)
+        reach, levels = group.reach, group.levels
+        _add_up(group.members, weights, ordered[:reach])
+        if total is not None and reach <= _SPARSE * len(model):
+            scatter_add(total, levels.order_of(reach), levels.sizes, ordered[:reach])
+            continue
+        ordered[reach:].zero_()
+        natural = gather(ordered, levels.position)
+        total = natural if total is None else total.add_(natural)
     return torch.zeros_like(model) if total is None else total
 
 
-def _tables(
-    groups: Sequence[_Group], weights: Weights, everywhere: float, model: Tensor
-) -> Iterator[tuple[list[LevelMap], Tensor]]:
-    """(level maps, weight by the combination of their levels, the first map's counting most); several if need be."""
-    maps: list[LevelMap] = []
-    table = torch.tensor([everywhere], dtype=torch.float64)
-    for group in groups:
-        entries = torch.tensor(group.table(weights), dtype=torch.float64)
-        if maps and len(table) * len(entries) > _TABLE_ENTRIES:
-            yield maps, table.to(model.dtype).to(model.device, non_blocking=True)
-            maps, table = [], torch.zeros(1, dtype=torch.float64)
-        maps.append(group.levels)
-        table = (table.view(-1, 1) + entries).view(-1)
-    yield maps, table.to(model.dtype).to(model.device, non_blocking=True)
+class _WeightLookup:
+    """Σ weight at each coordinate: tables by the combination of the levels it has in several maps."""
 
+    def __init__(self, groups: Sequence[_Group], weights: Weights, everywhere: float, model: Tensor) -> None:
+        """`everywhere` is the weight of the whole models."""
+        self._tables: list[tuple[list[tuple[Tensor, int]], Tensor]] = []
+        maps: list[tuple[Tensor, int]] = []  # levels, and by how many entries of the table one level moves
+        table = torch.tensor([everywhere], dtype=torch.float64)
+        for group in groups:
+            entries = torch.tensor(group.table(weights), dtype=torch.float64)
+            if maps and len(table) * len(entries) > _TABLE_ENTRIES:
+                self._tables.append((maps, table.to(model.dtype).to(model.device, non_blocking=True)))
+                maps, table = [], torch.zeros(1, dtype=torch.float64)
+            maps.append((group.levels.levels, len(table)))
+            table = (entries.view(-1, 1) + table).view(-1)
+        self._tables.append((maps, table.to(model.dtype).to(model.device, non_blocking=True)))
+        longest = max(block.stop - block.start for block in blocks(len(model), model.device))
+        self._code, self._step = torch.empty((2, longest), dtype=torch.int32, device=model.device)
+        self._found = torch.empty((2, longest), dtype=model.dtype, device=model.device)
 
-def _weights_in(block: slice, tables: Sequence[tuple[list[LevelMap], Tensor]]) -> Tensor:
-    weight = None
-    for maps, table in tables:
-        code = maps[0].levels[block].to(torch.int32)
-        for levels in maps[1:]:
-            code.mul_(len(levels.ladder) + 1).add_(levels.levels[block].to(torch.int32))
-        found = table.index_select(0, code)
-        weight = found if weight is None else weight.add_(found)
-    assert weight is not None
-    return weight
+    def weight(self, block: slice) -> Tensor:
+        """Of the coordinates in a block; the memory is used again for the next."""
+        size = block.stop - block.start
+        code, step, (weight, more) = self._code[:size], self._step[:size], self._found[:, :size]
+        for number, (maps, table) in enumerate(self._tables):
+            code.copy_(maps[0][0][block])
+            for levels, stride in maps[1:]:
+                code.add_(step.copy_(levels[block]), alpha=stride)
+            torch.index_select(table, 0, code, out=more if number else weight)
+            if number:
+                weight.add_(more)
+        return weight
 
 
 def _mean_where_covered(total: Tensor, weight: Tensor, model: Tensor) -> None:

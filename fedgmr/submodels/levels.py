@@ -15,6 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedgmr.submodels.blocks import gather
 from fedgmr.submodels.selection import place, positions
 
 Ladder = tuple[float, ...]
@@ -136,7 +137,7 @@ class LevelMap:
         """A new vector: the sub-model's values in level order."""
         if self.order is None:
             return flat.clone()
-        return flat.index_select(0, self.order[: self.sizes[self._checked(level)]])
+        return gather(flat, self.order[: self.sizes[self._checked(level)]])
 
     def unpack(self, values: Tensor, level: int, out: Tensor) -> Tensor:
         """Write the sub-model's values into flat vector `out`, zero elsewhere; returns `out`."""
@@ -151,7 +152,7 @@ class LevelMap:
         """A new flat vector: values in level order brought to their places, `rest` where they do not reach."""
         if len(values) == len(self):
             # Reading in several rising streams and writing in one is twice as fast as the reverse.
-            return values.clone() if self.order is None else values.index_select(0, self.position)
+            return values.clone() if self.order is None else gather(values, self.position)
         return rest.scatter(0, self.order_of(len(values)), values)
 
     def _checked(self, level: int) -> int:

@@ -47,6 +47,10 @@ class LocalRun:
             return [None] * len(self.places)
         return [self.outside[place.start : place.stop].view(place.shape) for place in self.places]
 
+    def loss_on(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of the sub-model on a mini-batch."""
+        return self.loss(self.module(inputs), targets)
+
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Gradients of `loss`, one per parameter; zero where the loss does not depend on it."""
         return list(torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True))

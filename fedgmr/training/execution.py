@@ -23,7 +23,23 @@ class ExecutionSettings:
         default=None,
         metadata={"at_least": 1, "help": "graphed: tasks trained at once; none: as many as arrive, within the memory"},
     )
+    compile: bool = field(
+        default=False,
+        metadata={"help": "graphed: fuse the model's operations with torch.compile, which takes a minute at the start"},
+    )
     tf32: bool = field(default=True, metadata={"help": "CUDA: products of float32 in TF32"})
     autocast: Literal["none", "bfloat16"] = field(
         default="none", metadata={"help": "precision of the forward and backward pass; weights stay as they are"}
+    )
+    sparse: Literal["auto"] | float = field(
+        default="auto",
+        metadata={
+            "at_least": 0,
+            "at_most": 1,
+            "help": "CPU: a large linear layer that keeps at most this share of its weights is computed sparsely; "
+            "0: never; auto: a short probe decides",
+        },
+    )
+    sparse_from: int = field(
+        default=1_000_000, metadata={"at_least": 1, "help": "weights from which on a linear layer is large"}
     )

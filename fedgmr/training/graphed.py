@@ -5,13 +5,15 @@ is copied into the slot's memory; then the task's steps are one replay. The host
 stay there until the server asks. Read next: `graphed_bench.py`, the memory; `local_sgd.py`, the same as a plain loop.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.training.bench import Loss
+from fedgmr.training.compiled import Compiler
 from fedgmr.training.graphed_bench import GraphedBench
 from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.precision import precision
@@ -30,7 +32,9 @@ def can_be_graphed(rule: LocalRule) -> bool:
 class Slot:
     """Trains one task at a time on memory of its own; captures what it has not seen before."""
 
-    def __init__(self, trainer: LocalTrainer, stream: torch.cuda.Stream | None) -> None:
+    def __init__(
+        self, trainer: LocalTrainer, stream: torch.cuda.Stream | None, compiler: Compiler | None = None
+    ) -> None:
         """Without a stream the steps are done at once and nothing is captured, on any device."""
         assert isinstance(trainer.bench, GraphedBench)
         self.trainer, self.bench, self.stream = trainer, trainer.bench, stream
@@ -38,9 +42,12 @@ class Slot:
         self.batches = torch.zeros((trainer.steps, size), dtype=torch.int64, device=device)
         self.drawn: Tensor | None = None
         self.loss = torch.zeros((), device=device)
-        self.random = False  # the model draws while it trains
+        self._draws: torch.Generator | None = None  # where a model that draws while it trains does so
         self._absent: Tensor | None = None
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self._compiler = compiler
+        if compiler is not None:
+            self.bench.compiler = self._compiled
         self._pool = None if stream is None else torch.cuda.graph_pool_handle()
 
     def knows(self, task: ClientTask) -> bool:
@@ -52,9 +59,14 @@ class Slot:
         bench, trainer = self.bench, self.trainer
         bench.begin(task, self._loss(task.client))
         report = trainer.report(task)
-        if self.random or self.stream is None:
+        with self._own_draws():
             trainer.seed_draws(task)
-        levels = trainer.levels(task)
+            self._all_steps(task, batches, drawn, loss)
+        values, buffers = bench.finish()
+        return trainer.update(task, values, buffers, loss, report, natural=bench.natural(task.level))
+
+    def _all_steps(self, task: ClientTask, batches: Tensor, drawn: Tensor | None, loss: Tensor) -> None:
+        levels = self.trainer.levels(task)
         if len(set(levels)) == 1:
             self._replay(task, levels[0], batches, drawn)
             loss.copy_(self.loss)
@@ -65,8 +77,6 @@ class Slot:
                 rows = None if drawn is None else drawn[step * size : (step + 1) * size]
                 self._replay(task, level, batches[step : step + 1], rows)
                 loss.add_(self.loss, alpha=1 / len(levels))
-        values, buffers = bench.finish()
-        return trainer.update(task, values, buffers, loss, report)
 
     def _replay(self, task: ClientTask, level: int, batches: Tensor, drawn: Tensor | None) -> None:
         """The steps on these mini-batches at this level, on what the bench holds."""
@@ -88,22 +98,42 @@ class Slot:
     def _captured(self, task: ClientTask, level: int, count: int) -> torch.cuda.CUDAGraph:
         desk = self.bench.desk_in_use
         flat, buffers = desk.flat.clone(), desk.buffers.clone()
-        before = torch.cuda.get_rng_state(self.trainer.device)
+        self._find_classes(desk.module, count)
+        generator = _generator(self.trainer.device)
+        before = generator.get_offset()
         for _ in range(_WARM_UPS):
             self._steps(level, count)
-        if not torch.equal(before, torch.cuda.get_rng_state(self.trainer.device)):
-            self.random = True
+        if self._draws is None and generator.get_offset() != before:
+            self._draws = generator.clone_state()
         graph = torch.cuda.CUDAGraph()
         assert self.stream is not None
         self.stream.synchronize()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"):
+        with (
+            self._own_draws(),
+            torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"),
+        ):
             self._steps(level, count)
         desk.flat.copy_(flat)
         desk.buffers.copy_(buffers)
         self._mark_absent(task.client)
-        if self.random:
-            self.trainer.seed_draws(task)
+        if self._draws is not None:
+            with self._own_draws():
+                generator.set_offset(before)
         return graph
+
+    @contextmanager
+    def _own_draws(self) -> Iterator[None]:
+        """Draw from a state of the slot's own: graphs that replay side by side must not share one."""
+        if self._draws is None:
+            yield
+            return
+        generator = _generator(self.trainer.device)
+        shared = generator.graphsafe_get_state()
+        generator.graphsafe_set_state(self._draws)
+        try:
+            yield
+        finally:
+            generator.graphsafe_set_state(shared)
 
     def _steps(self, level: int, count: int) -> None:
         """What is captured: `count` steps from where the bench stands."""
@@ -140,9 +170,28 @@ class Slot:
 
         return masked
 
+    def _compiled(self, key: int, module: nn.Module) -> Loss:
+        """The loss on a mini-batch through what was compiled for modules of this key."""
+        assert self._compiler is not None
+        evaluate = self._compiler.evaluate(key, module, self.trainer.task.loss)
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return lambda inputs, targets: evaluate(tensors, inputs, targets, self._absent)
+
+    def _find_classes(self, module: nn.Module, count: int) -> None:
+        """How many outputs there are, where some of them are to be left out."""
+        if self.trainer.rule.masked_loss and self._absent is None:
+            drawn = None if self.drawn is None else self.drawn[: count * self.batches.shape[1]]
+            with torch.no_grad():
+                outputs = module(self.trainer.prepared(self.batches[:count], drawn)[0][0])
+            self._absent = torch.zeros(outputs.shape[-1], dtype=torch.bool, device=outputs.device)
+
     def _mark_absent(self, client: int) -> None:
         if self._absent is not None:
             self._absent.fill_(True).index_fill_(0, self.trainer.present(client), False)
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
 
 class GraphedExecutor:
@@ -151,11 +200,17 @@ class GraphedExecutor:
     ahead = True
 
     def __init__(
-        self, make_trainer: Callable[[], LocalTrainer], device: torch.device, *, slots: int | None = None
+        self,
+        make_trainer: Callable[[], LocalTrainer],
+        device: torch.device,
+        *,
+        slots: int | None = None,
+        compiled: bool = False,
     ) -> None:
         """`make_trainer` makes a trainer on a bench of its own; `slots` limits how many there are at once."""
         self.make_trainer, self.device, self.slots = make_trainer, device, slots
         self._slots: list[Slot] = []
+        self._compiler = Compiler() if compiled else None
         self._limit = slots or _MOST_SLOTS
 
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
@@ -164,10 +219,9 @@ class GraphedExecutor:
             return []
         while len(self._slots) < min(len(tasks), self._limit):
             stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-            slot = Slot(self.make_trainer(), stream)
-            slot.random = bool(self._slots) and self._slots[0].random
+            slot = Slot(self.make_trainer(), stream, self._compiler)
             self._slots.append(slot)
-            if len(self._slots) == 1:  # says how much memory a slot takes, and whether the model draws
+            if len(self._slots) == 1:  # says how much memory a slot takes
                 return self._train(tasks[:1]) + self.train(tasks[1:])
         return self._train(tasks)
 
@@ -183,14 +237,13 @@ class GraphedExecutor:
         ready = main.record_event()
         updates: dict[int, Update] = {}
         for number, slot in self._assigned(tasks):
-            stream = main if slot.random or slot.stream is None else slot.stream
-            stream.wait_event(ready)
-            with torch.cuda.stream(stream):
+            assert slot.stream is not None
+            slot.stream.wait_event(ready)
+            with torch.cuda.stream(slot.stream):
                 rows_drawn = None if drawn is None else drawn[number]
                 update = slot.train(tasks[number], batches[number], rows_drawn, losses[number])
-            if stream is not main:
-                for tensor in (update.values, update.buffers):
-                    tensor.record_stream(main)
+            for tensor in (update.values, update.buffers):
+                tensor.record_stream(main)
             updates[number] = update
         first = len(self._slots) == 1
         for slot in self._slots:

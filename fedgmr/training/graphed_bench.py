@@ -6,7 +6,7 @@ w - rates·g and needs no mask. Convolution weights may lie channels last: the v
 its own. Read next: `graphed.py`, which captures and replays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +28,11 @@ class StaticRun(LocalRun):
 
     rates: Sequence[Tensor]
     outside_views: Sequence[Tensor | None]
+    evaluate: Callable[[Tensor, Tensor], Tensor] | None  # a compiled loss
+
+    def loss_on(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of the sub-model on a mini-batch."""
+        return super().loss_on(inputs, targets) if self.evaluate is None else self.evaluate(inputs, targets)
 
     @property
     def masks(self) -> Sequence[Tensor | None]:
@@ -93,6 +98,7 @@ class GraphedBench(Bench):
 
     keep_mask: bool
     channels_last: bool
+    compiler: Callable[[int, nn.Module], Callable[[Tensor, Tensor], Tensor]] | None = None
     _statics: dict[int, StaticDesk]
     _last: tuple[int, Desk]
 
@@ -104,6 +110,10 @@ class GraphedBench(Bench):
     def key(self, level: int) -> int:
         """Levels with the same key share a desk, and with it what was captured on it."""
         raise NotImplementedError
+
+    def natural(self, level: int) -> bool:
+        """Whether values of this level are handed over in natural order instead of level order."""
+        return False
 
     def reopen(self) -> None:
         """A fresh run on the same desk, with fresh state of the optimiser: where captured steps begin."""
@@ -133,6 +143,7 @@ class GraphedBench(Bench):
             descent=self._descent,
             rates=static.rates,
             outside_views=static.views(static.outside) if self.keep_mask else [None] * len(desk.parameters),
+            evaluate=None if self.compiler is None else self.compiler(self.key(level), desk.module),
         )
 
 
@@ -159,6 +170,10 @@ class GraphedMasked(GraphedBench, MaskedBench):
         """One desk for all levels."""
         return 0
 
+    def natural(self, level: int) -> bool:
+        """Whole models, which need no packing then."""
+        return self.task.levels.whole(level)
+
     def begin(self, task: ClientTask, loss: Loss) -> None:
         """Take up a task with the client's loss; the module's other buffers are reset where the steps begin."""
         Bench.begin(self, task, loss)
@@ -176,10 +191,11 @@ class GraphedMasked(GraphedBench, MaskedBench):
 
     def _values(self, run: LocalRun) -> Tensor:
         levels, inverse = self.task.levels, self.static.inverse
+        if self.natural(run.level):
+            return run.flat.clone() if inverse is None else run.flat.index_select(0, inverse)
         if inverse is None:
             return levels.pack(run.flat, run.level)
-        if levels.order is None:
-            return run.flat.index_select(0, inverse)
+        assert levels.order is not None, "a sub-model that is not the whole model has an order"
         if run.level not in self._places:
             self._places[run.level] = inverse.index_select(0, levels.order[: levels.sizes[run.level]])
         return run.flat.index_select(0, self._places[run.level])

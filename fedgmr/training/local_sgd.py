@@ -130,9 +130,16 @@ class LocalTrainer:
             torch.default_generator.manual_seed(seed)
 
     def update(
-        self, task: ClientTask, values: Tensor, buffers: Tensor, loss: float | Tensor, report: Report | None
+        self,
+        task: ClientTask,
+        values: Tensor,
+        buffers: Tensor,
+        loss: float | Tensor,
+        report: Report | None,
+        *,
+        natural: bool = False,
     ) -> Update:
-        """What the client sends back."""
+        """What the client sends back; `natural`: a whole model in natural order."""
         untrained = self.rule.norm in ("static", "batch")
         return Update(
             client=task.client,
@@ -141,4 +148,5 @@ class LocalTrainer:
             buffers=task.buffers if untrained else buffers,
             loss=loss,
             report=report,
+            natural=natural,
         )

@@ -105,12 +105,15 @@ class AdamSteps:
         if self._all is None:
             self._all = torch.zeros_like(self.model), torch.zeros_like(self.model)
         for whole, part in zip(self._all, self._moments, strict=True):
-            if self._run.coordinates is not None:
-                whole.index_copy_(0, self._run.coordinates, part)
-            else:
-                whole.copy_(part if self._run.outside is None else torch.where(self._run.outside, whole, part))
-        mean, square = (whole.clone() if run.coordinates is None else whole[run.coordinates] for whole in self._all)
+            own, outside = self._run.coordinates, self._run.outside
+            kept = part if outside is None else torch.where(outside, _entries(whole, own), part)
+            whole.copy_(kept) if own is None else whole.index_copy_(0, own, kept)
+        mean, square = (_entries(whole, run.coordinates).clone() for whole in self._all)
         return mean, square
+
+
+def _entries(whole: Tensor, coordinates: Tensor | None) -> Tensor:
+    return whole if coordinates is None else whole[coordinates]
 
 
 def _as_vector(run: "LocalRun", gradients: Sequence[Tensor]) -> Tensor:

@@ -28,11 +28,14 @@ def evaluation_precision(settings: ExecutionSettings, device: torch.device) -> I
     if device.type != "cuda":
         yield
         return
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark)
-    matmul.allow_tf32 = cudnn.allow_tf32 = settings.tf32
+    cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
+    before = (cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark)
+    efficient = cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
+    cuda.matmul.allow_tf32 = cudnn.allow_tf32 = settings.tf32
     cudnn.deterministic, cudnn.benchmark = True, False
+    cuda.enable_mem_efficient_sdp(False)  # its backward pass adds in any order
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
+        cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
+        cuda.enable_mem_efficient_sdp(efficient)

@@ -80,7 +80,7 @@ class PlainSGD(_OwnLevel):
         """Forward, backward, one step."""
         run = bench.run()
         pull = self._pull(run) if self.proximal else None
-        loss = run.loss(run.module(batch.inputs), batch.targets)
+        loss = run.loss_on(batch.inputs, batch.targets)
         run.descend(run.gradients(loss if pull is None else loss + pull))
         return loss.detach()
 
@@ -110,7 +110,7 @@ class WidthSGD(_OwnLevel):
     def step(self, bench: Bench, batch: Batch) -> Tensor:
         """Forward, backward, one step; the bench has put scaler and masked loss in place."""
         run = bench.run()
-        loss = run.loss(run.module(batch.inputs), batch.targets)
+        loss = run.loss_on(batch.inputs, batch.targets)
         run.descend(run.gradients(loss))
         return loss.detach()
 
@@ -138,7 +138,7 @@ class OrderedDropout:
         """One step at the drawn width; with distillation a step at the own width and the drawn one, gradients added."""
         if not self.distillation or batch.level == bench.task.level:
             run = bench.run(batch.level)
-            loss = run.loss(run.module(batch.inputs), batch.targets)
+            loss = run.loss_on(batch.inputs, batch.targets)
             run.descend(run.gradients(loss))
             return loss.detach()
         own = bench.run()
@@ -186,7 +186,7 @@ class ThresholdedSGD(_OwnLevel):
         with torch.no_grad():
             for parameter, factor in zip(run.parameters, factors, strict=True):
                 parameter.masked_fill_(factor == 0, 0)
-        loss = run.loss(run.module(batch.inputs), batch.targets)
+        loss = run.loss_on(batch.inputs, batch.targets)
         gradients = run.gradients(loss)
         with torch.no_grad():
             torch._foreach_copy_(run.parameters, weights)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
-from fedgmr.training.bench import Desk, LocalRun, MaskedBench
+from fedgmr.training.bench import Desk, LocalRun
+from fedgmr.training.bit_masks import BitMaskedBench, bits, inside_bits
 from fedgmr.training.chains import arrange_chain
 from fedgmr.training.optimizers import Optimizer
 from fedgmr.training.sparse_linear import Pattern, SparseLinear, SparseWeight, true_positions
@@ -52,29 +53,33 @@ class Cut:
 
 def cut_sparse(levels: Tensor, level: int, layout: Layout, below: Mapping[str, int]) -> Cut | None:
     """The cut in which each tensor of `below` with at most so many kept coordinates is sparse; None if none is."""
-    codes, coordinates, places, patterns = [], [], [], {}
-    start = 0
-    for place in layout.parameters:
-        part = levels[place.start : place.stop].numpy()
-        kept = _few_kept(part, level, below.get(place.name, 0))
-        if kept is not None:
-            patterns[place.name] = Pattern.of(kept, (place.shape[0], place.shape[1]))
-            part = part[kept] if level > 0 else np.zeros(len(kept), dtype=np.uint8)
-        codes.append(part)
-        coordinates.append(np.arange(place.start, place.stop) if kept is None else kept + place.start)
-        places.append(replace(place, start=start, shape=place.shape if kept is None else (len(kept),)))
-        start += len(part)
-    if not patterns:
+    codes = {place.name: levels[place.start : place.stop].numpy() for place in layout.parameters}
+    few = {name: _few_kept(codes[name], level, at_most) for name, at_most in below.items()}
+    sparse = {name: kept for name, kept in few.items() if kept is not None}
+    if not sparse:
         return None
-    code = np.concatenate(codes)
+    coordinates, places, start = [], [], 0
+    for place in layout.parameters:
+        kept, shape = sparse.get(place.name), place.shape
+        if kept is None:
+            coordinates.append(np.arange(place.start, place.stop))
+        else:
+            shape = (len(kept),)
+            codes[place.name] = codes[place.name][kept] if level > 0 else np.zeros(shape, dtype=np.uint8)
+            coordinates.append(kept + place.start)
+        places.append(replace(place, start=start, shape=shape))
+        start = places[-1].stop
+    code = np.concatenate(list(codes.values()))
     outside = code > level
-    packing = np.concatenate([np.flatnonzero(code == inside) for inside in range(level + 1)])
+    shapes = {place.name: place.shape for place in layout.parameters}
     return Cut(
         layout=replace(layout, parameters=tuple(places)),
-        patterns=patterns,
+        patterns={name: Pattern.of(kept, shapes[name]) for name, kept in sparse.items()},
         coordinates=torch.from_numpy(np.concatenate(coordinates)),
         outside=torch.from_numpy(outside) if outside.any() else None,
-        packing=torch.from_numpy(packing.astype(np.int32)),
+        packing=torch.from_numpy(
+            np.concatenate([np.flatnonzero(code == inside) for inside in range(level + 1)]).astype(np.int32)
+        ),
     )
 
 
@@ -84,6 +89,7 @@ class SparseDesk(Desk):
     def __init__(self, desk: Desk, layers: Mapping[str, SparseLinear], cut: Cut) -> None:
         self.module, self.buffers, self.layout, self.cut = desk.module, desk.buffers, cut.layout, cut
         self.flat = torch.zeros(cut.layout.size, dtype=cut.layout.dtype)
+        self.inside = None if cut.outside is None else inside_bits(cut.outside, self.flat)
         self.parameters = []
         self._dense: list[tuple[Tensor, Tensor]] = []
         self._sparse: list[tuple[SparseLinear, SparseWeight]] = []
@@ -101,15 +107,15 @@ class SparseDesk(Desk):
     def load(self, source: Tensor) -> None:
         """The sub-model of the full vector `source`, in the module."""
         torch.index_select(source, 0, self.cut.coordinates, out=self.flat)
-        if self.cut.outside is not None:
-            self.flat.masked_fill_(self.cut.outside, 0)
+        if self.inside is not None:
+            bits(self.flat).bitwise_and_(self.inside)
         for parameter, view in self._dense:
             parameter.data = view
         for layer, weight in self._sparse:
             layer.sparse = weight
 
 
-class SparseBench(MaskedBench):
+class SparseBench(BitMaskedBench):
     """One module; in a sub-model its large linear layers are sparse where that pays."""
 
     def __init__(
@@ -132,9 +138,10 @@ class SparseBench(MaskedBench):
             density: a layer that keeps at most this share of its weights is sparse.
             smallest: layers with fewer weights stay dense.
         """
-        arrange_chain(module)
+        large = large_layers(module, layout, smallest) if density > 0 else {}
+        if large:
+            arrange_chain(module)
         super().__init__(module, layout, device, optimizer)
-        large = large_layers(module, layout, smallest)
         self._layers = {name: SparseLinear.take_over(layer) for name, layer in large.items()}
         sizes = {place.name: place.size for place in layout.parameters}
         self._below = {name: int(density * sizes[name]) for name in self._layers}
@@ -150,6 +157,10 @@ class SparseBench(MaskedBench):
         for parameter, view in zip(self.desk.parameters, self.desk.layout.views(self.desk.flat), strict=True):
             parameter.data = view
         return super()._lay_out(level, source)
+
+    def _inside_of(self, level: int) -> Tensor | None:
+        desk = self._sparse_desk(level)
+        return super()._inside_of(level) if desk is None else desk.inside
 
     def _coordinates(self, level: int) -> Tensor | None:
         desk = self._sparse_desk(level)
@@ -180,8 +191,6 @@ class SparseBench(MaskedBench):
 
 def _few_kept(codes: NDArray[np.uint8], level: int, at_most: int) -> NDArray[np.int64] | None:
     """The kept positions if there are some, but not more than `at_most`."""
-    if not at_most:
-        return None
     kept = codes <= level
     count = int(np.count_nonzero(kept))
     return true_positions(kept, count) if 0 < count <= at_most else None

@@ -6,6 +6,7 @@ density. Read next: `sparse_bench.py`, which decides what is laid out this way.
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,26 +45,25 @@ class Pattern:
     across: Tensor  # int32 [kept]: for each entry of the transpose, which entry of the matrix it is
 
     @classmethod
-    def of(cls, kept: NDArray[np.int64], shape: tuple[int, int]) -> "Pattern":
+    def of(cls, kept: NDArray[np.int64], shape: Sequence[int]) -> "Pattern":
         """The pattern of the ascending positions `kept` in the flattened matrix."""
         outputs, inputs = shape
-        bounds = np.arange(outputs + 1) * inputs
-        starts = np.searchsorted(kept, bounds).astype(np.int32)
-        counts = np.diff(starts)
-        columns = (kept - np.repeat(bounds[:-1], counts)).astype(np.int32)
-        rows = torch.from_numpy(np.repeat(np.arange(outputs, dtype=np.int32), counts))
-        # Numbers of 16 bits are sorted by counting, several times faster than by comparing.
-        keys = columns.astype(np.uint16) if inputs <= 2**16 else columns
-        across = torch.from_numpy(np.argsort(keys, kind="stable"))
-        across_starts = np.zeros(inputs + 1, dtype=np.int32)
-        np.cumsum(np.bincount(keys, minlength=inputs), out=across_starts[1:])
+        bounds = torch.arange(0, outputs * inputs + 1, inputs)
+        places = torch.from_numpy(kept)
+        starts = torch.searchsorted(places, bounds, out_int32=True)
+        rows = torch.repeat_interleave(torch.arange(outputs, dtype=torch.int32), starts.diff())
+        columns = places.to(torch.int32).sub_(rows * inputs)
+        # Short numbers are sorted by counting.
+        ordered = torch.sort(columns.to(torch.int16) if inputs < 2**15 else columns, stable=True)
         return cls(
-            shape=shape,
-            starts=torch.from_numpy(starts),
-            columns=torch.from_numpy(columns),
-            across_starts=torch.from_numpy(across_starts),
-            across_columns=rows.index_select(0, across),
-            across=across.to(torch.int32),
+            shape=(outputs, inputs),
+            starts=starts,
+            columns=columns,
+            across_starts=torch.searchsorted(
+                ordered.values, torch.arange(inputs + 1, dtype=ordered.values.dtype), out_int32=True
+            ),
+            across_columns=rows.index_select(0, ordered.indices),
+            across=ordered.indices.to(torch.int32),
         )
 
     def positions(self) -> Tensor:

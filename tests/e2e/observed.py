@@ -49,10 +49,10 @@ class Observer:
             if any(part.endswith(f"/{program}") for part in command[:2]) and all(w in " ".join(command) for w in words)
         ]
 
-    def kill(self, program: str, *words: str) -> None:
-        """SIGKILL; waits until there is something to kill."""
-        deadline = time.monotonic() + 90
-        while not (found := self.processes(program, *words)):
+    def kill(self, program: str, *words: str, new: bool = False) -> None:
+        """SIGKILL, when there is something to kill; `new`: something that was not there before, so it is at work."""
+        deadline, old = time.monotonic() + 120, set(self.processes(program, *words)) if new else set()
+        while not (found := set(self.processes(program, *words)) - old):
             assert time.monotonic() < deadline, f"there is no {program}"
             time.sleep(0.02)
         for pid in found:

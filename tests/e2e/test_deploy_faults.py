@@ -21,9 +21,9 @@ pytestmark = pytest.mark.slow
 
 def test_clientapp_killed(tmp_path: Path) -> None:
     def act(fleet: Observer) -> None:
-        fleet.kill("flwr-clientapp", fleet.node_port(1))
+        fleet.kill("flwr-clientapp", fleet.node_port(1), new=True)
 
-    ended = deploy(tmp_path, ticks=15, acts={2: act})
+    ended = deploy(tmp_path, ticks=20, acts={2: act})
     ended.check_books()
     assert ended.longest_tick() <= 2 * PERIOD
     (lost,) = [e for e in ended.events if e["event"] == "lost"]
@@ -34,10 +34,10 @@ def test_clientapp_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tls", [False, True])
 def test_supernode_killed_at_work(tmp_path: Path, tls: bool) -> None:
     def act(fleet: Observer) -> None:
-        fleet.kill("flwr-clientapp", fleet.node_port(1))  # so that it is at work, and nobody finishes for it
+        fleet.kill("flwr-clientapp", fleet.node_port(1), new=True)  # so that nobody finishes its task
         fleet.kill("flower-supernode", f"--port {fleet.node_port(1)}")
 
-    ended = deploy(tmp_path, ticks=18, acts={2: act}, tls=tls)
+    ended = deploy(tmp_path, ticks=20, acts={2: act}, tls=tls)
     ended.check_books()
     assert ended.longest_tick() <= 2 * PERIOD
     lost = [e for e in ended.events if e["event"] == "lost"]
@@ -114,4 +114,4 @@ def test_a_third_of_the_nodes_gone_for_good(tmp_path: Path) -> None:
     assert ended.longest_tick() <= 2 * PERIOD
     last = ended.metrics[-1]["tick"]
     assert all(any(e["tick"] > last - 4 for e in ended.accepted(c)) for c in (0, 1))
-    assert ended.metrics[-1]["accuracy"] > 0.3
+    assert not any(e["tick"] > 6 for e in ended.accepted(2))

@@ -35,6 +35,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+QUICK = [("fedgmr", "server"), ("fedgmr", "clients"), ("fedavg", "server"), ("heterofl", "clients")]
+PAIRS = [(case, validation) for case in CASES for validation in ("server", "clients")]
+
+
 @pytest.fixture(autouse=True)
 def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
     identify(monkeypatch)
@@ -90,12 +94,20 @@ def deployed(plan: Recipe, arrivals: dict[int, list[float]], directory: Path) ->
     return moments
 
 
-QUICK = [("fedgmr", "server"), ("fedgmr", "clients"), ("fedavg", "server"), ("heterofl", "clients")]
-
-
 def _cases() -> Iterator[Any]:
     for pair in ((case, validation) for case in CASES for validation in ("server", "clients")):
         yield pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("values", ["fp16", "bf16"])
+def test_same_weights_with_values_in_16_bits(values: str, tmp_path: Path) -> None:
+    plan = recipe("fedgmr", BRISK, network={"values": values})
+    expected, arrivals = simulated(plan)
+    moments = deployed(plan, arrivals, tmp_path)
+    assert [moment.whole() for moment in moments] == [moment.whole() for moment in expected]
+    exact, _ = simulated(recipe("fedgmr", BRISK))
+    assert expected[-1].learned() != exact[-1].learned(), "the rounding is felt"
+    assert expected[0].traffic < exact[0].traffic
 
 
 @pytest.mark.parametrize(("case", "validation"), _cases())

@@ -104,7 +104,7 @@ def test_a_meter_assigns_by_the_sizes_of_the_levels() -> None:
     assert again.times(task) == meter.times(task)
 
 
-LEVELS = {"high": [4, 3, 2, 1, 0, 0], "low": [4, 4, 3, 2, 1, 0]}
+LEVELS = {"high": [4, 3, 0, 0, 0, 0], "low": [4, 4, 3, 2, 1, 0]}  # of their preset densities
 
 
 @pytest.mark.parametrize("fleet", LEVELS)
@@ -118,6 +118,7 @@ def test_a_simulated_fleet_is_measured_to_its_classes(fleet: str) -> None:
             "training": {"steps": 1, "batch_size": 2},
         }
     )
+    assert [recipe.method.level_of(link.density) for link in recipe.fleet.resolved_links()] == LEVELS[fleet]
     task = make_task(recipe)
     run = assemble(resolve(recipe, task), task)
     history: list[list[int]] = []

@@ -37,6 +37,64 @@ def test_sizes(build: Callable[[], nn.Module], keep: tuple[str, ...], size: int,
     assert (layout.size, layout.prunable_size, layout.buffer_size) == (size, prunable, buffers)
 
 
+CONV2 = {"0": (32, 1, 5, 5), "3": (64, 32, 5, 5), "7": (2048, 3136), "9": (62, 2048)}
+VGG = {
+    **{"0": (64, 3, 3, 3), "3": (128, 64, 3, 3), "6": (256, 128, 3, 3), "8": (256, 256, 3, 3), "11": (512, 256, 3, 3)},
+    **{"13": (512, 512, 3, 3), "16": (512, 512, 3, 3), "18": (512, 512, 3, 3)},
+    **{"22": (512, 512), "24": (512, 512), "26": (10, 512)},
+}
+
+
+@pytest.mark.parametrize(("build", "layers"), [(Conv2, CONV2), (VGG11, VGG)])
+def test_shapes_of_conv2_and_vgg11(build: Callable[[], nn.Module], layers: dict[str, tuple[int, ...]]) -> None:
+    shapes = {name: tuple(parameter.shape) for name, parameter in build().named_parameters()}
+    weights = {f"{name}.weight": shape for name, shape in layers.items()}
+    assert shapes == weights | {f"{name}.bias": shape[:1] for name, shape in layers.items()}  # no batch norm
+
+
+def test_shapes_of_resnet18() -> None:
+    shapes = {name: tuple(parameter.shape) for name, parameter in ResNet18().named_parameters()}
+    expected: dict[str, tuple[int, ...]] = {"conv1.weight": (64, 3, 7, 7), "fc.weight": (100, 512), "fc.bias": (100,)}
+    expected |= {"bn1.weight": (64,), "bn1.bias": (64,)}
+    for stage, (inputs, width) in enumerate(((64, 64), (64, 128), (128, 256), (256, 512)), 1):
+        for block, first in ((0, inputs), (1, width)):
+            path = f"layer{stage}.{block}"
+            expected |= {f"{path}.conv1.weight": (width, first, 3, 3), f"{path}.conv2.weight": (width, width, 3, 3)}
+            expected |= {f"{path}.{norm}.{part}": (width,) for norm in ("bn1", "bn2") for part in ("weight", "bias")}
+        if inputs != width:
+            path = f"layer{stage}.0.downsample"
+            expected |= {
+                f"{path}.0.weight": (width, inputs, 1, 1),
+                f"{path}.1.weight": (width,),
+                f"{path}.1.bias": (width,),
+            }
+    assert shapes == expected
+
+
+def test_shapes_of_the_transformer() -> None:
+    shapes = {name: tuple(parameter.shape) for name, parameter in Transformer2L().named_parameters()}
+    expected: dict[str, tuple[int, ...]] = {"tokens.weight": (10_004, 96), "positions.weight": (128, 96)}
+    expected |= {"norm.weight": (96,), "norm.bias": (96,), "head.weight": (10_004, 96)}  # untied, without bias
+    for block in ("blocks.0", "blocks.1"):
+        expected |= {
+            f"{block}.{norm}.{part}": (96,) for norm in ("attention_norm", "feed_norm") for part in ("weight", "bias")
+        }
+        expected |= {f"{block}.attention.in_proj_weight": (288, 96), f"{block}.attention.in_proj_bias": (288,)}
+        expected |= {f"{block}.attention.out_proj.weight": (96, 96), f"{block}.attention.out_proj.bias": (96,)}
+        expected |= {f"{block}.feed.0.weight": (384, 96), f"{block}.feed.0.bias": (384,)}
+        expected |= {f"{block}.feed.2.weight": (96, 384), f"{block}.feed.2.bias": (96,)}
+    assert shapes == expected
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs", "outputs"),
+    [(Conv2, (2, 1, 28, 28), (2, 62)), (VGG11, (2, 3, 32, 32), (2, 10)), (ResNet18, (2, 3, 64, 64), (2, 100))],
+)
+def test_outputs(build: Callable[[], nn.Module], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+    with torch.no_grad():
+        assert tuple(build()(torch.zeros(inputs)).shape) == outputs
+
+
 def test_initial_weights_of_conv2_and_vgg11() -> None:
     torch.manual_seed(0)
     conv2, vgg11 = dict(Conv2().named_parameters()), dict(VGG11().named_parameters())

@@ -58,6 +58,26 @@ def test_iid_parts_are_equal() -> None:
     assert all(np.ptp(part) > 1000 for part in IID().deal(pool(1000)))
 
 
+def test_the_papers_tasks_in_numbers() -> None:
+    # What is left after 5 % are held out, for ten clients: CIFAR-10, EMNIST for FEMNIST, Tiny-ImageNet.
+    for size, classes, each in ((47_500, 10, 4_750), (95_000, 62, 9_500), (23_750, 100, 2_375)):
+        dealt = pool(size, classes=classes)
+        assert [len(part) for part in IID().deal(dealt)] == [each] * 10
+        parts = Dirichlet(alpha=0.6, min_samples=100).deal(dealt)
+        assert sum(map(len, parts)) == size
+        assert min(map(len, parts)) >= 100
+        by_class = np.stack([np.bincount(part // 2 % classes, minlength=classes) for part in parts])
+        assert np.array_equal(by_class.sum(0), np.bincount(np.arange(size) % classes))
+        # Shares of Dirichlet(0.6, ..., 0.6) over ten clients: mean 0.1, variance 0.1 · 0.9 / (6 + 1).
+        shares = by_class / by_class.sum(0)
+        assert shares.mean() == pytest.approx(0.1)
+        assert shares.std() == pytest.approx((0.09 / 7) ** 0.5, rel=0.25)
+    # Stack Exchange for StackOverflow: 3,061 training users, so 306 each and 307 for the last client.
+    users = np.repeat(np.arange(3_061), np.arange(3_061) % 5 + 1)
+    parts = ByUser().deal(pool(len(users), users=users))
+    assert [len(np.unique(users[part // 2])) for part in parts] == [306] * 9 + [307]
+
+
 def test_iid_with_too_few_samples() -> None:
     assert [len(part) for part in IID(min_samples=2).deal(pool(13, clients=5))] == [3, 3, 3, 2, 2]
     with pytest.raises(ValueError, match=r"partition\.min_samples is 3: the iid partition leaves a client 2 samples"):

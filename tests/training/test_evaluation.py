@@ -105,7 +105,9 @@ def test_a_recipe_says_how_many_samples_are_measured_on() -> None:
     assert sum(len(part) for part in trainer.order.parts) == 240 - 30
     whole = objects(tiny.dense(), evaluation={"test_samples": 96})
     assert (len(whole.task.test[0]), whole.task.title) == (96, "")
-    with pytest.raises(ValueError, match=r"evaluation\.validation_samples is 240: dense has 240 training samples; give"):
+    with pytest.raises(
+        ValueError, match=r"evaluation\.validation_samples is 240: dense has 240 training samples; give"
+    ):
         objects(tiny.dense(), evaluation={"validation_samples": 240})
 
 

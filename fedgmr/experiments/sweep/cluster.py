@@ -5,6 +5,7 @@ such a task goes on from the run's checkpoint. Every node must see the store und
 """
 
 import os
+import socket
 import sys
 import time
 import warnings
@@ -21,6 +22,7 @@ from fedgmr.recipe import recipe_data, recipe_from
 from fedgmr.settings_refusals import SettingError, say_in_one_line
 
 LOCAL = "local"
+_ANSWER = 10.0  # wall seconds to wait for a cluster
 _LOOK = 0.5  # wall seconds between two looks at the cluster, and two reports of a run
 
 
@@ -162,14 +164,28 @@ def _connected(address: str, jobs: int) -> tuple[Any, bool]:
         raise SettingError("--ray needs the package ray: run pip install 'fedgmr[sweep]'.") from None
     if ray.is_initialized():
         return ray, False
+    _check_address(address)
     try:
         if address == LOCAL:
             ray.init(address=LOCAL, num_cpus=jobs, include_dashboard=False, log_to_driver=False)
         else:
             ray.init(address=address, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise SettingError(f"--ray is {address!r}, which does not answer ({say_in_one_line(error)}).") from error
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        raise SettingError(f"--ray is {address!r}, which cannot be used ({say_in_one_line(error)}).") from error
     return ray, True
+
+
+def _check_address(address: str) -> None:
+    """Refuse a host and port where nobody listens; Ray itself would try for minutes."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER).close()
+    except (OSError, ValueError) as error:
+        reason = say_in_one_line(error)
+        fix = "give HOST:PORT of a cluster or local"
+        raise SettingError(f"--ray is {address!r}, which does not answer ({reason}): {fix}.") from error
 
 
 def _checked_share(ray: Any, wanted: float | None) -> float:

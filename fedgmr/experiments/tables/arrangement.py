@@ -4,7 +4,7 @@ Each function arranges one kind of table; `studies.py` says which is used for wh
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedgmr.experiments.tables.grid import HETEROGENEITIES, Setting
 from fedgmr.experiments.tables.measurement import accuracy_at_t_star, mean_relative_improvement
@@ -74,7 +74,7 @@ def baseline_blocks(findings: Findings) -> tuple[Block, ...]:
         for setting in findings.settings:
             if HETEROGENEITIES[setting.heterogeneity] == block.title:
                 cells[last, setting.title] = _improvement(findings, setting)
-        blocks.append(Block(title=block.title, rows=(*block.rows, last), columns=block.columns, cells=cells))
+        blocks.append(replace(block, rows=(*block.rows, last), cells=cells, uncoloured=(last,)))
     return tuple(blocks)
 
 
@@ -121,6 +121,7 @@ def patience_blocks(findings: Findings) -> tuple[Block, ...]:
             columns=tuple(setting.title for setting in findings.settings),
             cells=cells,
             row_name="FedGMR",
+            uncoloured=(rows["gain"],),
         ),
     )
 

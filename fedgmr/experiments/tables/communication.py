@@ -70,6 +70,7 @@ def communication_table(
         cells=cells,
         row_name="quantity",
         column_name="client",
+        uncoloured=tuple(dict.fromkeys(rows)),
         relative=True,
     )
     return Table(

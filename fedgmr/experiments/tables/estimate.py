@@ -60,6 +60,7 @@ def probe(recipe: Recipe) -> Probe:
     trained = time.perf_counter()
     assembly.evaluator.test(server.model, server.buffers)
     evaluated = time.perf_counter()
+    torch.cuda.empty_cache()  # the runs themselves may be in other processes
     return Probe(
         task=task.name,
         layout=assembly.layout,

@@ -3,6 +3,7 @@
 Runs are planned in `planning.py` and may be made before, between and after; what is not there is shown as missing.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ def make_table(plan: Plan) -> Table:
         title=plan.study.title,
         about=plan.study.about,
         blocks=plan.study.arrange(findings),
+        cautions=tuple(_cautions(plan, findings)),
         notes=tuple(_notes(plan, findings)),
         short=plan.request.short,
         comparable=not plan.request.short and not _changed(plan.request.overrides),
@@ -44,13 +46,14 @@ def make_table(plan: Plan) -> Table:
 
 def write_made(plan: Plan, table: Table, directory: Path) -> Path:
     """Write the table in all its forms, and its figures where it has any; returns the page."""
-    figures = growth_figures(_findings(plan)) if plan.study.key == "density_growth" else {}
-    if figures:
-        directory.mkdir(parents=True, exist_ok=True)
-        images = save_figures(figures, directory)
-        pages = [figure(image, "Growth of accuracy by density, by stage of training.") for image in images.values()]
-        table = replace(table, extra={"Figures": "\n".join(pages)})
-    return write_table(table, directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    images: dict[str, bytes] = {}
+    if plan.study.key == "density_growth":
+        with contextlib.suppress(ModuleNotFoundError):  # without matplotlib the table has no figure
+            images = save_figures(growth_figures(_findings(plan)), directory)
+    caption = "Growth of accuracy by density, by stage of training."
+    shown = {"Figures": "\n".join(figure(image, caption) for image in images.values())} if images else {}
+    return write_table(replace(table, extra=shown), directory)
 
 
 def computed_table(request: Request) -> Table:
@@ -96,7 +99,7 @@ def _found(planned: Sequence[PlannedRun]) -> Found:
     return Found(runs=tuple(runs), absent=absent)
 
 
-def _notes(plan: Plan, findings: Findings) -> list[str]:
+def _cautions(plan: Plan, findings: Findings) -> list[str]:
     request, runs = plan.request, [run for found in findings.found.values() for run in found.runs]
     notes = []
     if request.short:
@@ -105,7 +108,11 @@ def _notes(plan: Plan, findings: Findings) -> list[str]:
         notes.append(f"not the paper's settings: {' '.join(changed)}")
     for sentence in dict.fromkeys(str(run.summary["stand_in"]) for run in runs if run.summary.get("stand_in")):
         notes.append(f"{STAND_IN_MARK} stand-in data: {sentence}")
-    notes += _window_notes(plan, findings)
+    return notes
+
+
+def _notes(plan: Plan, findings: Findings) -> list[str]:
+    request, notes = plan.request, _window_notes(plan, findings)
     for task in plan.without_recipe():
         notes.append(f"{task} has no recipe here, so its cells are the paper's alone")
     short_of = sum(0 < len(found.runs) < request.seeds for found in findings.found.values())

@@ -22,7 +22,9 @@ from fedgmr.experiments.tables.grid import (
 )
 from fedgmr.experiments.tables.paper import Paper, read_paper
 from fedgmr.experiments.tables.studies import COMPUTED, Study, studies
+from fedgmr.recipe import Recipe
 from fedgmr.settings_refusals import SettingError, suggestion
+from fedgmr.submodels.layout import Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,17 +123,22 @@ def plan_table(request: Request, store: Path, *, also: Sequence[Path] = ()) -> P
         for seed in range(request.seeds)
     ]
     layouts = {setting.task: paper_layout(setting.task) for setting in settings}
-    recipes = []
-    for setting, variant, seed in cells:
-        recipe = study.recipe(setting, variant, seed=seed, short=request.short, overrides=request.overrides)
-        layout = layouts.get(recipe.task.name)  # none where the overrides name another task
-        recipes.append(recipe if layout is None else resolve_times(recipe, lambda layout=layout: layout))
+    recipes = [
+        _timed(study.recipe(setting, variant, seed=seed, short=request.short, overrides=request.overrides), layouts)
+        for setting, variant, seed in cells
+    ]
     runs = plan_sweep(recipes, store, also=also)
     wanted = tuple(
         Wanted(setting=setting, variant=variant, run=run)
         for (setting, variant, _), run in zip(cells, runs, strict=True)
     )
     return Plan(request=request, study=study, paper=paper, settings=tuple(settings), wanted=wanted)
+
+
+def _timed(recipe: Recipe, layouts: Mapping[str, Layout]) -> Recipe:
+    """The recipe with its times worked out, so that its key needs no data; as it is where it has another task."""
+    name = recipe.task.name
+    return resolve_times(recipe, lambda: layouts[name]) if name in layouts else recipe
 
 
 def estimate_table(plan: Plan) -> dict[str, float]:

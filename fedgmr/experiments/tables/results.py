@@ -6,7 +6,7 @@ which cell a run belongs to.
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,8 +64,9 @@ def results_document(directory: Path) -> str:
         *_overview(finished, paper),
     ]
     for short in (False, True):
-        for setting in _settings(placed for placed in finished if placed.run.summary.get("short", False) is short):
-            here = [p for p in finished if p.setting == setting and p.run.summary.get("short", False) is short]
+        alike = [placed for placed in finished if bool(placed.run.summary.get("short")) is short]
+        for setting in _settings(alike, paper):
+            here = [placed for placed in alike if placed.setting == setting]
             lines += ["", *_section(setting, here, paper, short=short)]
     lines += _rest(others, directory)
     notes = directory / NOTES
@@ -92,16 +93,16 @@ def _read(directory: Path, paper: Paper) -> tuple[list[Placed], list[tuple[Path,
     return finished, others
 
 
-def _settings(placed: Iterator[Placed]) -> list[Setting]:
-    order = read_paper().settings("baselines")
-    return sorted({p.setting for p in placed}, key=order.index)
+def _settings(placed: Iterable[Placed], paper: Paper) -> list[Setting]:
+    """Their settings, in the paper's order."""
+    return sorted({p.setting for p in placed}, key=paper.settings("baselines").index)
 
 
 def _overview(finished: Sequence[Placed], paper: Paper) -> list[str]:
     full = [placed for placed in finished if not placed.run.summary.get("short")]
     wall = sum(float(placed.run.summary.get("wall_seconds") or 0.0) for placed in finished)
     lines = [f"{len(finished)} finished runs, {format_seconds(wall)} of computing."]
-    first = [_is_first(setting, full, paper) for setting in _settings(iter(full))]
+    first = [_is_first(setting, full, paper) for setting in _settings(full, paper)]
     counted = [answer for answer in first if answer is not None]
     if counted:
         lines.append(f"FedGMR is first in {sum(counted)} of {len(counted)} settings where it and others were run.")
@@ -157,9 +158,12 @@ def _lines(placed: Sequence[Placed], setting: Setting, paper: Paper) -> list[Lin
 
 
 def _ranked(lines: Sequence[Line]) -> list[Ranked]:
-    """The lines that can be ranked: the paper's settings but for the patience; of several patiences the best."""
+    """The lines that can be ranked: the recipe's settings but for the patience, of which the recipe's own goes first.
+
+    The best one would be chosen on the test set.
+    """
     ranked: dict[str, Ranked] = {}
-    for line in lines:
+    for line in sorted(lines, key=lambda line: bool(line.placed[0].changes)):
         if line.cell.ours and line.cell.paper and line.placed[0].faithful:
             entry = Ranked(key=line.variant, title=line.title, ours=line.cell.ours, paper=line.cell.paper)
             ranked.setdefault(line.variant, entry)

@@ -73,6 +73,7 @@ def _trained(
         update.values.cpu().numpy(),
         stamp=wire.Stamp(run=run, client=order.client, version=order.version, map_version=order.map_version),
         last=order.level,
+        value_type=workplace.value_type,
         buffers=update.buffers.cpu().numpy(),
         report=wire_report(update.report),
     )

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import Message, RecordDict
 
@@ -36,6 +36,8 @@ OVERHEAD = Prior(overhead=5.0, deviation=3.0, jitter=1.0, noise=0.1)  # about 5 
 
 class FlowerFleet:
     """Clients on nodes of a Flower grid."""
+
+    clock: Literal["virtual", "real"] = "real"
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class FlowerFleet:
             probe: bytes of the probe of a new client's link; 0: none.
         """
         self.clients, self.terms, self.settings, self.meter, self.tick = clients, terms, settings, meter, tick
-        self.clock, self.journal = clock, journal or Journal()
+        self.time, self.journal = clock, journal or Journal()
         self._inbox = clock.mailbox()
         self.courier = Courier(grid, clock, self._inbox, look=LOOK)
         self.roster = Roster(clients=clients, claims=settings.identity == "claimed")
@@ -92,7 +94,7 @@ class FlowerFleet:
     @property
     def now(self) -> float:
         """Seconds since the run began, without the time between a crash and its resume."""
-        return self._past + max(0.0, self.clock.now() - self._began)
+        return self._past + max(0.0, self.time.now() - self._began)
 
     @property
     def in_flight(self) -> int:
@@ -108,7 +110,7 @@ class FlowerFleet:
                 told = len(present)
                 _log.info("Waiting for clients: %d of %d are there.", told, wanted)
             self._take(self._inbox.get(until=float("inf")))
-        self._began = self.clock.now()
+        self._began = self.time.now()
 
     def close(self) -> None:
         """Stop all traffic."""
@@ -130,7 +132,7 @@ class FlowerFleet:
         parcels = self._packed(tasks, self._known)
         letters = []
         for parcel, content in zip(parcels, task_contents(parcels, self.terms.checksum), strict=True):
-            flight = self.flights.begin(parcel, self.roster.seats[parcel.task.client], self.clock.now())
+            flight = self.flights.begin(parcel, self.roster.seats[parcel.task.client], self.time.now())
             letters.append(self._letter(flight, content))
             self._tell("dispatched", flight, bytes=parcel.size, level=parcel.task.level)
         self.courier.send(letters)
@@ -189,7 +191,7 @@ class FlowerFleet:
         """Deal with one event; an accepted update is handed on."""
         if isinstance(event, Online):
             self.reception.look(event.nodes)
-            for flight, reason in self.flights.lost(event.nodes, self.clock.now()):
+            for flight, reason in self.flights.lost(event.nodes, self.time.now()):
                 self._end(flight, reason)
         elif isinstance(event, Answer):
             if isinstance(event.key, Flight):
@@ -245,7 +247,7 @@ class FlowerFleet:
         parcels = self._packed([flight.task], {})
         contents = task_contents(parcels, self.terms.checksum, whole=True, text=self.terms.recipe)
         flight.down += parcels[0].size
-        flight.deadline = max(flight.deadline, self.clock.now() + self.settings.shortest)
+        flight.deadline = max(flight.deadline, self.time.now() + self.settings.shortest)
         self.courier.send([self._letter(flight, contents[0])])
         self._tell("sent again", flight, bytes=parcels[0].size)
 
@@ -263,7 +265,7 @@ class FlowerFleet:
         read = partial(
             read_result, task=task, run=terms.run, value_type=terms.value_type, buffers=terms.update_buffers(task)
         )
-        left = flight.deadline - self.clock.now()
+        left = flight.deadline - self.time.now()
         message = Message(
             content, dst_node_id=flight.node, message_type=TRAIN, ttl=left, group_id=str(flight.task.version)
         )

@@ -20,6 +20,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedgmr.exchange import Diverged
 from fedgmr.experiments.assembly import (
     Assembly,
     lay_base,
@@ -43,6 +44,7 @@ from fedgmr.fleets.network import WireSizes
 from fedgmr.recipe import Recipe, load_recipe, recipe_data
 from fedgmr.reporting.progress import Progress
 from fedgmr.settings_refusals import SettingError
+from fedgmr.wire import ValueType
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +52,11 @@ _log = logging.getLogger(__name__)
 def main(grid: Grid, context: Context) -> None:
     """Run a recipe on the nodes of the grid."""
     _speak()
-    directory, result = run(grid, context.run_id, context.run_config, WallClock())
+    try:
+        directory, result = run(grid, context.run_id, context.run_config, WallClock())
+    except (ValueError, OSError, Diverged) as error:
+        print(f"fedgmr: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        raise
     try:
         from fedgmr.reporting.report import write_report
 
@@ -100,13 +106,15 @@ def assemble_deployed(
     if layout.dtype != torch.float32:
         raise ValueError(f"The model's type is {layout.dtype}: values travel as float32; use that.")
     per_width = method.local.norm == "per_width"
-    sizes = WireSizes(buffers=layout.buffer_size, per_width=per_width)
+    value_type = ValueType(recipe.network.values)
+    sizes = WireSizes(buffers=layout.buffer_size, per_width=per_width, value_type=value_type)
     terms = Terms(
         run=run_id,
         recipe=json.dumps(recipe_data(recipe)),
         layout=layout_checksum(layout),
         ims=method.ims,
         per_width=per_width,
+        value_type=value_type,
         classes=0 if server.labels is None else server.labels.owned.shape[1],
     )
 

@@ -84,6 +84,11 @@ class Workplace:
         return make_plan(self.recipe, self.task.initial_model(self.recipe.seed))
 
     @property
+    def value_type(self) -> wire.ValueType:
+        """How values travel."""
+        return wire.ValueType(self.recipe.network.values)
+
+    @property
     def partition(self) -> int:
         """Which part of the recipe's partition this node has; -1: its samples are its own."""
         return int(self.node.get("partition-id", -1))
@@ -172,6 +177,7 @@ class Workplace:
                 map_version=order.map_version,
                 first=first,
                 last=last,
+                value_type=self.value_type,
                 count=sum(counts[first : last + 1]),
                 buffers=limits.buffers if first == 0 else 0,
             )

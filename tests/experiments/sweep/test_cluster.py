@@ -25,13 +25,16 @@ def test_without_ray_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         run_sweep([small()], tmp_path, ray="local")
 
 
-@pytest.fixture
-def _ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def _ray() -> Iterator[None]:
     pytest.importorskip("ray", reason="the extra sweep is not installed: pip install 'fedgmr[sweep]'")
-    # Not below the test's own folder: the names of sockets must be short.
-    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        monkeypatch.setenv("HOME", folder)
-        monkeypatch.setenv("RAY_TMPDIR", folder)
+    # One folder for all: a process reads Ray's token once. Not below a test's: the names of sockets must be short.
+    with (
+        tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("HOME", folder)
+        patch.setenv("RAY_TMPDIR", folder)
         yield
 
 
@@ -66,6 +69,7 @@ def test_two_workers_and_some_are_killed(tmp_path: Path) -> None:
 def test_no_gpu_to_share_and_no_cluster(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"^--gpu-share is 0.5 and the cluster has no GPU: leave it out.$"):
         run_sweep([small()], tmp_path, ray="local", gpu_share=0.5)
-    with pytest.raises(SettingError, match=r"^--ray is '127.0.0.1:1', which does not answer"):
-        run_sweep([small()], tmp_path, ray="127.0.0.1:1")
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:port"):
+        with pytest.raises(SettingError, match=rf"^--ray is '{address}', which does not answer .* or local.$"):
+            run_sweep([small()], tmp_path, ray=address)
     assert not list(tmp_path.iterdir())

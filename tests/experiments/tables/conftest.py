@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedgmr.experiments.tables.grid import Setting, recipe_for
+from fedgmr.experiments.assembly import resolve_times
+from fedgmr.experiments.tables.grid import Setting, paper_layout, recipe_for
 from fedgmr.experiments.tables.paper import Paper, read_paper
 from fedgmr.recipe import recipe_data
 from fedgmr.settings_text import dump
+from fedgmr.submodels.layout import Layout
 
 CLIENTS = 10
 HIGH = Setting(task="femnist", heterogeneity="high", split="noniid")
@@ -19,6 +23,11 @@ HIGH = Setting(task="femnist", heterogeneity="high", split="noniid")
 @pytest.fixture(scope="session")
 def paper() -> Paper:
     return read_paper()
+
+
+@cache
+def layout(task: str) -> Layout:
+    return paper_layout(task)
 
 
 def evaluation(seconds: float, accuracy: float) -> dict[str, Any]:
@@ -54,6 +63,7 @@ def write_run(
 ) -> Path:
     """A finished run, its evaluations evenly over the time budget, the first at 0 and the last at its end."""
     recipe = recipe_for(setting, variant, seed=seed, short=short, overrides=overrides)
+    recipe = replace(resolve_times(recipe, lambda: layout(setting.task)), device="cuda")
     step = recipe.seconds / (len(accuracies) - 1)
     lines = [evaluation(number * step, accuracy) for number, accuracy in enumerate(accuracies)]
     fields = {

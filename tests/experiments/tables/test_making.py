@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedgmr.experiments.run import run_recipe
 from fedgmr.experiments.sweep import PlannedRun
 from fedgmr.experiments.tables.density_growth import DENSITIES, growth, growth_recipe
 from fedgmr.experiments.tables.making import computed_table, make_table, write_made
 from fedgmr.experiments.tables.paper import Paper
-from fedgmr.experiments.tables.planning import Plan, Request, Wanted, estimate_text, table_names
+from fedgmr.experiments.tables.planning import Plan, Request, Wanted, estimate_text, plan_table, table_names
 from fedgmr.experiments.tables.studies import studies
 from fedgmr.methods.method import PAPER
 from fedgmr.reporting.rundir import read_run
@@ -54,6 +55,20 @@ def test_baselines_with_the_improvement(tmp_path: Path, paper: Paper) -> None:
     assert table.comparable
 
 
+def test_runs_are_found_without_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDGMR_DATA", raising=False)
+    write_run(tmp_path / "results" / "a", [0.8] * 101)
+    write_run(tmp_path / "results" / "b", [0.8] * 101, variant="fedavg", seed=1)
+    write_run(tmp_path / "results" / "c", [0.8] * 101, variant="fjord", overrides=["training.steps=4"])
+    request = Request(name="baselines", task="femnist", heterogeneity="high", split="noniid", seeds=2)
+    plan = plan_table(request, tmp_path / "store", also=[tmp_path / "results"])
+    assert plan.summary() == "14 runs: 2 finished, 12 to do."
+    assert {run.directory.name for run in plan.runs if not run.to_do} == {"a", "b"}
+    found = cell(make_table(plan), "FedAvg")
+    assert found.ours is not None
+    assert found.ours.seeds == 1
+
+
 def test_what_is_missing_is_said(tmp_path: Path, paper: Paper) -> None:
     stand_in = {"stand_in": "EMNIST stands in for FEMNIST"}
     dirs = {
@@ -68,8 +83,8 @@ def test_what_is_missing_is_said(tmp_path: Path, paper: Paper) -> None:
     assert (cell(table, "FedAvg").ours, cell(table, "FedAvg").absent) == (None, "diverged")
     assert (cell(table, "FIARSE").ours, cell(table, "FIARSE").absent) == (None, "missing")
     assert cell(table, "MRI of FedGMR (%)").ours is None
-    assert "1 cells have fewer than 2 finished seeds" in table.notes
-    assert "† stand-in data: EMNIST stands in for FEMNIST" in table.notes
+    assert "1 cells have fewer than 2 finished seeds" in (*table.cautions, *table.notes)
+    assert "† stand-in data: EMNIST stands in for FEMNIST" in (*table.cautions, *table.notes)
 
 
 def test_short_runs_and_changed_settings_are_not_comparable(tmp_path: Path, paper: Paper) -> None:
@@ -126,6 +141,16 @@ def test_growth_recipes_differ_in_density_alone() -> None:
     assert (recipe.seconds, recipe.seed, recipe.method.restoration) == (39, 1, None)
     other = growth_recipe(HIGH, "density=1.0", seed=1, short=True, overrides=["seconds=7"])
     assert (other.method.ladder, other.seconds) == ((1.0,), 7)
+
+
+def test_growth_tests_the_sub_model_that_everybody_trains() -> None:
+    words = ["task=e2e.tiny:dense", "partition=iid", "seconds=12", "training.batch_size=10", "method.interval=5"]
+    result = run_recipe(growth_recipe(HIGH, "density=0.3", seed=0, short=False, overrides=words), None)
+    weights = [tensor for name, tensor in result.model.items() if name.endswith("weight")]
+    kept = sum(int(tensor.count_nonzero()) for tensor in weights)
+    assert kept == round(0.3 * (16 * 16 + 16 * 4))
+    assert result.history[-1]["updates"] == [12] * 10  # everybody, to every merge
+    assert result.history["accuracy"][-1] > result.history["accuracy"][0]
 
 
 def test_growth_has_a_figure_and_says_what_the_paper_says(tmp_path: Path, paper: Paper) -> None:

@@ -1,0 +1,187 @@
+"""What a run on real links left, set against the kernel's counters and against the simulated fleet; for `links.py`."""
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from netns import Count
+
+from fedgmr.exchange import ClientTask
+from fedgmr.experiments.assembly import counted_levels, make_network
+from fedgmr.fleets.network import Link
+from fedgmr.recipe import Recipe
+from fedgmr.submodels.layout import Layout
+
+_UNSHARED = 1e6  # MiB/s; the server's own uplink is no part of this
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One accepted task, as the run's journal tells it."""
+
+    client: int
+    level: int
+    down: int
+    up: int
+    took: float
+    training: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A run on the links."""
+
+    tasks: list[Task]
+    metrics: list[dict[str, Any]]
+    in_flight: set[int]  # clients whose last task had no end when the run had
+    counted: list[Count]
+    idle: list[tuple[float, float]]  # bytes per second without a run, down and up
+    window: float  # seconds over which was counted
+    seconds: float  # the run's budget
+
+
+def read_tasks(directory: Path) -> tuple[list[Task], set[int]]:
+    """The accepted tasks of a run, and the clients that were left with one."""
+    events = [json.loads(line) for line in (directory / "updates.jsonl").read_text().splitlines()]
+    sent: dict[str, dict[str, Any]] = {}
+    tasks = []
+    for event in events:
+        if event["event"] == "dispatched":
+            sent[event["task"]] = event
+        elif event["event"] in ("accepted", "lost", "refused"):
+            order = sent.pop(event["task"], None)
+            if order is not None and event["event"] == "accepted":
+                tasks.append(
+                    Task(
+                        client=event["client"],
+                        level=order["level"],
+                        down=order["bytes"],
+                        up=event["bytes"],
+                        took=event["took"],
+                        training=event["client_seconds"]["train"],
+                    )
+                )
+    return tasks, {order["client"] for order in sent.values()}
+
+
+class Prediction:
+    """What the simulated fleet says a task takes on these links, with Flower's cost per task as its compute time."""
+
+    def __init__(self, recipe: Recipe, layout: Layout, links: Sequence[Link], overhead: float) -> None:
+        settings = replace(recipe.network, noise=0.0, server_rate=_UNSHARED, compute_seconds=overhead)
+        self.network = make_network(recipe, layout, links, settings=settings, ims=False)
+        self.levels = counted_levels(layout, recipe.method.levels_in_ladder)
+
+    def task(self, client: int, level: int, *, level_map: bool) -> tuple[float, int, int]:
+        """(seconds, bytes down, bytes up); `level_map`: the client has to be sent it."""
+        nothing = torch.empty(0)
+        self.network.known_maps = {} if level_map else {client: (0, level)}
+        self.network.uplink_free = 0.0
+        (trip,) = self.network.send(
+            [
+                ClientTask(
+                    client=client,
+                    version=0,
+                    level=level,
+                    levels=self.levels,
+                    map_version=0,
+                    model=nothing,
+                    buffers=nothing,
+                    learning_rate=0.0,
+                    first_batch=0,
+                )
+            ],
+            0.0,
+        )
+        return trip.arrival, trip.down, trip.up
+
+
+def byte_rows(name: str, outcome: Outcome, idle: Sequence[tuple[float, float]]) -> list[dict[str, object]]:
+    """Kernel against metrics, for every link whose last task had ended."""
+    rows: list[dict[str, object]] = []
+    last = outcome.metrics[-1]
+    for client, count in enumerate(outcome.counted):
+        if client in outcome.in_flight:
+            continue
+        for way, payload, ours, baseline in (
+            ("down", count.payload_down, last["bytes_down"][client], idle[client][0]),
+            ("up", count.payload_up, last["bytes_up"][client], idle[client][1]),
+        ):
+            kernel = payload - baseline * outcome.window
+            rows.append(
+                {
+                    "run": name,
+                    "link": f"{client} {way}",
+                    "kernel MB": f"{kernel / 1e6:.3f}",
+                    "idle baseline MB": f"{baseline * outcome.window / 1e6:.3f}",
+                    "metrics MB": f"{ours / 1e6:.3f}",
+                    "difference %": f"{100 * (kernel / ours - 1):+.2f}",
+                }
+            )
+    return rows
+
+
+def time_rows(name: str, outcome: Outcome, predicted: Prediction, links: Sequence[Link]) -> list[dict[str, object]]:
+    """Median time of the tasks of each client, level and map, against the simulated fleet's."""
+    groups: dict[tuple[int, int, bool], list[Task]] = defaultdict(list)
+    for task in outcome.tasks:
+        known = predicted.task(task.client, task.level, level_map=False)[1]
+        groups[task.client, task.level, task.down > 1.001 * known].append(task)
+    rows: list[dict[str, object]] = []
+    for (client, level, level_map), tasks in sorted(groups.items()):
+        seconds, down, up = predicted.task(client, level, level_map=level_map)
+        took = statistics.median(task.took for task in tasks)
+        link = links[client]
+        rows.append(
+            {
+                "run": name,
+                "client": client,
+                "link MiB/s": f"{link.down:g} / {link.up:g}",
+                "density": f"{predicted.levels.ladder[level]:g}",
+                "map": "sent" if level_map else "known",
+                "tasks": len(tasks),
+                "MB down / up": f"{tasks[0].down / 1e6:.2f} / {tasks[0].up / 1e6:.2f}",
+                "simulated s": f"{seconds:.1f}",
+                "measured s": f"{took:.1f}",
+                "difference %": f"{100 * (took / seconds - 1):+.1f}",
+            }
+        )
+        if abs(down - tasks[0].down) > 0.001 * down or abs(up - tasks[0].up) > 0.001 * up:
+            print(
+                f"# client {client}, level {level}: simulated bytes {down} / {up}, sent {tasks[0].down} / {tasks[0].up}"
+            )
+    return rows
+
+
+def reached(outcome: Outcome, target: float) -> float | None:
+    """Seconds of the first evaluation at or above a target."""
+    return next((float(row["seconds"]) for row in outcome.metrics if row["accuracy"] >= target), None)
+
+
+def race_rows(outcomes: Mapping[str, Outcome], target: float) -> list[dict[str, object]]:
+    """When each method was at the target."""
+    rows: list[dict[str, object]] = []
+    for method, outcome in outcomes.items():
+        at = reached(outcome, target)
+        last = outcome.metrics[-1]
+        rows.append(
+            {
+                "method": method,
+                f"s to {100 * target:g} %": f"{at:.0f}" if at is not None else f"not in {outcome.seconds:.0f}",
+                "merges": last["tick"],
+                "updates": sum(last["updates"]),
+                "MB up + down": f"{(sum(last['bytes_up']) + sum(last['bytes_down'])) / 1e6:.0f}",
+                "accuracy % at the end": f"{100 * last['accuracy']:.1f}",
+            }
+        )
+    return rows
+
+
+def within(rows: Sequence[Mapping[str, object]], limit: float) -> bool:
+    """Whether every difference is within the limit."""
+    return bool(rows) and all(abs(float(str(row["difference %"]))) <= 100 * limit for row in rows)

@@ -1,0 +1,104 @@
+"""Links between network namespaces of this machine: one per node, a rate each way, the kernel's own byte counts.
+
+Needs root, and the commands `ip` and `tc` of iproute2. A namespace holds one node; its cable (a veth pair) ends on this
+side, where the SuperLink is. `tc tbf` on either end limits what that end sends.
+"""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+MIB = 2**20
+_FRAME, _CARRIED = 1514, 1448  # bytes of a full Ethernet frame, and of these TCP's payload
+_HEADERS = _FRAME - _CARRIED  # Ethernet 14, IPv4 20, TCP with timestamps 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """Bytes and packets that crossed a link, both ways."""
+
+    down: int
+    down_packets: int
+    up: int
+    up_packets: int
+
+    def since(self, before: "Count") -> "Count":
+        """The difference."""
+        return Count(**{name: value - getattr(before, name) for name, value in vars(self).items()})
+
+    @property
+    def payload_down(self) -> int:
+        """Without headers; a packet that the kernel hands over in one piece has them once, however long it is."""
+        return self.down - _HEADERS * self.down_packets
+
+    @property
+    def payload_up(self) -> int:
+        """Without headers."""
+        return self.up - _HEADERS * self.up_packets
+
+
+class Cables:
+    """Namespaces with a link each; they disappear with the block."""
+
+    def __init__(self, nodes: int, *, prefix: str = "fedgmr", net: str = "10.77") -> None:
+        self.nodes, self._prefix, self._net = nodes, prefix, net
+
+    def __enter__(self) -> "Cables":
+        self._remove()
+        for node in range(self.nodes):
+            space, here, there = self._names(node)
+            _call("ip", "netns", "add", space)
+            _call("ip", "link", "add", here, "type", "veth", "peer", "name", there, "netns", space)
+            _call("ip", "address", "add", f"{self.address(node)}/24", "dev", here)
+            _call("ip", "link", "set", here, "up")
+            inside = ("ip", "-n", space)
+            _call(*inside, "address", "add", f"{self._net}.{node}.2/24", "dev", there)
+            _call(*inside, "link", "set", there, "up")
+            _call(*inside, "link", "set", "lo", "up")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._remove()
+
+    def address(self, node: int) -> str:
+        """This machine, as the node sees it."""
+        return f"{self._net}.{node}.1"
+
+    def inside(self, node: int, command: list[str]) -> list[str]:
+        """A command that runs in the node's namespace."""
+        return ["ip", "netns", "exec", self._names(node)[0], *command]
+
+    def limit(self, node: int, *, down: float, up: float) -> None:
+        """Let so many MiB/s of TCP payload through; headers come on top."""
+        space, here, there = self._names(node)
+        for rate, end in (
+            (down, ["tc", "qdisc", "replace", "dev", here]),
+            (up, ["tc", "-n", space, "qdisc", "replace", "dev", there]),
+        ):
+            bits = round(8 * rate * MIB * _FRAME / _CARRIED)
+            # A burst of ten milliseconds, and a queue that never drops: a lost packet would be counted twice.
+            _call(*end, "root", "tbf", "rate", f"{bits}bit", "burst", str(max(20_000, bits // 800)), "latency", "10s")
+
+    def count(self, node: int) -> Count:
+        """What has crossed the link so far."""
+        folder = Path("/sys/class/net") / self._names(node)[1] / "statistics"
+        sent, packets, received, answers = (
+            int((folder / name).read_text()) for name in ("tx_bytes", "tx_packets", "rx_bytes", "rx_packets")
+        )
+        return Count(down=sent, down_packets=packets, up=received, up_packets=answers)
+
+    def _names(self, node: int) -> tuple[str, str, str]:
+        return f"{self._prefix}-{node}", f"{self._prefix}h{node}", f"{self._prefix}n{node}"
+
+    def _remove(self) -> None:
+        for node in range(self.nodes):
+            space, here, _ = self._names(node)
+            for command in (["ip", "link", "delete", here], ["ip", "netns", "delete", space]):
+                subprocess.run(command, capture_output=True, check=False)
+
+
+def _call(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}; this needs root, ip and tc.")

@@ -1,0 +1,34 @@
+"""Values that travel in 16 bits, in a simulation: what a client receives and what it sends back is rounded.
+
+The same rounding as the wire format's, so that a simulated and a deployed run still agree bit for bit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedgmr.exchange import ClientTask, Update
+from fedgmr.training.executors import Executor
+from fedgmr.wire import ValueType
+
+_TYPES = {ValueType.FP16: torch.float16, ValueType.BF16: torch.bfloat16}
+
+
+class RoundingExecutor:
+    """Another executor between two roundings."""
+
+    def __init__(self, executor: Executor, value_type: ValueType) -> None:
+        self.executor, self.type = executor, _TYPES[value_type]
+        self.ahead = executor.ahead
+
+    def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
+        """One update per task, in order."""
+        models = {id(task.model): task.model for task in tasks}
+        received = {key: self._rounded(model) for key, model in models.items()}
+        updates = self.executor.train([replace(task, model=received[id(task.model)]) for task in tasks])
+        return [replace(update, values=self._rounded(update.values)) for update in updates]
+
+    def _rounded(self, values: Tensor) -> Tensor:
+        return values.to(self.type).to(values.dtype)
