@@ -76,6 +76,7 @@ def _compare(given: argparse.Namespace) -> int:
     work = {run.name: run.recipe.seconds for run in plan if run.to_do}
     watcher = RunByRun() if given.jobs == 1 else SweepProgress(work=work, finished=len(plan) - len(work))
     outcomes = perform_sweep(plan, jobs=given.jobs, watcher=watcher)
+    watcher.clear()
     ended = [run.directory for run, end in zip(plan, outcomes, strict=True) if end.status in ("finished", "diverged")]
     if not ended:
         return exit_code(outcomes)

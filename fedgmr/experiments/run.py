@@ -224,7 +224,7 @@ class _Execution:
                 seconds=fleet.now,
                 tick=server.tick,
                 accuracy=self.recorder.rows[-1]["accuracy"],
-                density=sum(server.ladder[level] for level in levels) / len(levels),
+                density=sum(map(server.ladder.__getitem__, levels)) / len(levels),
                 bytes_up=sum(fleet.bytes_up),
                 bytes_down=sum(fleet.bytes_down),
             )

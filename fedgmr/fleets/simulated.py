@@ -4,6 +4,7 @@ A task's arrival time is known at dispatch (time is data), so training happens o
 nothing here looks at the host's clock. Ties in the queue are broken by dispatch order, so the run is deterministic.
 """
 
+import bisect
 import heapq
 import math
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,7 @@ class SimulatedFleet:
         self.bytes_down = [0] * clients
         self.bytes_up = [0] * clients
         self._tasks: dict[int, ClientTask] = {}
+        self._idle = list(range(clients))  # ascending
         self._trained: dict[int, Update] = {}  # by client: updates made ahead of their arrival
         self._queue: list[tuple[float, int, int, int]] = []  # arrival, dispatch number, client, bytes up
         self._dispatched = 0
@@ -92,7 +94,7 @@ class SimulatedFleet:
     def free(self) -> list[int]:
         """Clients that can take a task now."""
         away = {c for absence in self.absences if absence.away(self.now) for c in absence.clients}
-        return [c for c in range(self.clients) if c not in self._tasks and c not in away]
+        return [c for c in self._idle if c not in away] if away else list(self._idle)
 
     def lost(self) -> list[int]:
         """Nothing is ever lost here."""
@@ -106,6 +108,7 @@ class SimulatedFleet:
             self.bytes_down[trip.client] += trip.down
             if self.meter is not None:
                 self._sent[trip.client] = (self.now, trip.down)
+            del self._idle[bisect.bisect_left(self._idle, trip.client)]
         self._tasks.update((task.client, task) for task in tasks)
 
     def collect(self, *, until: float, arrivals: int | None = None) -> list[Update]:
@@ -115,6 +118,7 @@ class SimulatedFleet:
             self.now, _, client, up = heapq.heappop(self._queue)
             self.bytes_up[client] += up
             arrived.append(self._tasks.pop(client))
+            bisect.insort(self._idle, client)
             self._measure(arrived[-1], up)
         if arrivals is None or len(arrived) != arrivals:
             self.now = until
@@ -160,6 +164,7 @@ class SimulatedFleet:
         self._queue = [(arrival, number, client, up) for arrival, number, client, up in state["queue"]]
         heapq.heapify(self._queue)
         self._tasks = dict(tasks)
+        self._idle = [client for client in range(self.clients) if client not in tasks]
         self._dispatched = state["dispatched"]
         self.bytes_down, self.bytes_up = list(state["bytes_down"]), list(state["bytes_up"])
         self.network.server_bytes, self.network.uplink_free = state["bytes_server"], state["uplink_free"]

@@ -251,7 +251,8 @@ class Server:
             self.reports[task.level] = (total + update.report.metric * more, samples + more)
 
     def _restore_and_refresh(self, now: float) -> None:
-        held = frozenset(self.client_levels)
+        due = self.rules.ranking.due(self.tick, self.rules.interval)
+        held = frozenset(self.client_levels) if due else frozenset()
         rule = self.rules.restoration
         if rule is not None and self.tick % self.rules.interval == 0:
             levels = dict(enumerate(self.client_levels))
@@ -266,7 +267,8 @@ class Server:
             for client, level in rule.restore(check).items():
                 self.client_levels[client] = level
                 self.restored.add(client)
-        if self.rules.ranking.due(self.tick, self.rules.interval):
+        if due:
+            self.settle()  # a ranking needs numbers
             self.levels = self.rules.ranking.rank(self._standing(held))
             self.map_version += 1
 

@@ -160,7 +160,8 @@ class _WeightLookup:
     def weight(self, block: slice) -> Tensor:
         """Of the coordinates in a block; the memory is used again for the next."""
         size = block.stop - block.start
-        code, step, (weight, more) = self._code[:size], self._step[:size], self._found[:, :size]
+        code, step = self._code[:size], self._step[:size]
+        weight, more = self._found[0, :size], self._found[1, :size]
         for number, (maps, table) in enumerate(self._tables):
             code.copy_(maps[0][0][block])
             for levels, stride in maps[1:]:

@@ -46,7 +46,7 @@ def place_within(
         ends: one list of ends per part, all of the same length.
         elsewhere: 0, or len(ends[0]).
     """
-    size, count = len(keys[0]), len(ends[0])
+    size, count = len(keys[0]), len(ends[0]) if ends else elsewhere
     assert elsewhere in (0, count), "elements of no part are before or after all ends"
     cell = torch.full((size,), len(parts), dtype=_cell_type(len(parts) + 1), device=keys[0].device)
     for number, (start, stop) in enumerate(parts):

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from fedgmr.seeding import generator
 from fedgmr.training.bit_masks import bits, inside_bits
-from fedgmr.training.sparse_linear import Pattern, SparseLinear, SparseWeight, true_positions
+from fedgmr.training.patterns import find_pattern
+from fedgmr.training.sparse_linear import SparseLinear, SparseWeight
 
 # Away from the usual ladder (0.05, 0.1, 0.2, 0.5), so that rounding a level's size decides nothing.
 DENSITIES = (0.3, 0.15, 0.07, 0.03)
@@ -74,13 +75,14 @@ def break_even(work: LayerWork, *, steps: int, dtype: torch.dtype) -> float:
     mask[::2] = True
     dense = _seconds(_step(layer, layer.weight, rows, gradients, inside_bits(mask, layer.weight)), clock)
     for density in DENSITIES:
-        cell = np.arange(int(density * size))
-        kept = np.zeros(size, dtype=np.bool_)
-        kept[((cell + draws.random(len(cell))) / density).astype(np.int64).clip(max=size - 1)] = True
+        codes = np.ones(size, dtype=np.uint8)
+        cells = np.arange(int(density * size))
+        codes[((cells + draws.random(len(cells))) / density).astype(np.int64).clip(max=size - 1)] = 0
         began = clock()
-        pattern = Pattern.of(true_positions(kept, len(cell)), (work.outputs, work.inputs))
+        pattern = find_pattern(codes, 0, (work.outputs, work.inputs), at_most=size)
         building = clock() - began
-        layer.sparse = SparseWeight(pattern, torch.ones(len(pattern.columns), dtype=dtype))
+        assert pattern is not None
+        layer.sparse = SparseWeight(pattern, torch.ones(len(pattern.kept), dtype=dtype))
         sparse = _seconds(_step(layer, layer.sparse.values, rows, gradients, None), clock)
         if sparse + building / steps < _MARGIN * dense:
             return density

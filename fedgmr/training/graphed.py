@@ -217,13 +217,18 @@ class GraphedExecutor:
         """One update per task, in order."""
         if not tasks:
             return []
+        first: list[Update] = []
+        if not self._slots:  # its first task says how much memory a slot takes
+            self._add_slot()
+            first = self._train(tasks[:1])
+            self._measure()
         while len(self._slots) < min(len(tasks), self._limit):
-            stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-            slot = Slot(self.make_trainer(), stream, self._compiler)
-            self._slots.append(slot)
-            if len(self._slots) == 1:  # says how much memory a slot takes
-                return self._train(tasks[:1]) + self.train(tasks[1:])
-        return self._train(tasks)
+            self._add_slot()
+        return first + (self._train(tasks[len(first) :]) if len(tasks) > len(first) else [])
+
+    def _add_slot(self) -> None:
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self._slots.append(Slot(self.make_trainer(), stream, self._compiler))
 
     def _train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         trainer = self._slots[0].trainer
@@ -245,12 +250,9 @@ class GraphedExecutor:
             for tensor in (update.values, update.buffers):
                 tensor.record_stream(main)
             updates[number] = update
-        first = len(self._slots) == 1
         for slot in self._slots:
             if slot.stream is not None:
                 main.wait_stream(slot.stream)
-        if first:
-            self._measure()
         return [updates[number] for number in range(len(tasks))]
 
     def _assigned(self, tasks: Sequence[ClientTask]) -> list[tuple[int, Slot]]:

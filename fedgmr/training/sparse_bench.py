@@ -7,18 +7,20 @@ lie is found once per level map and level. Read next: `sparse_linear.py`, the la
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.levels import LevelMap
 from fedgmr.training.bench import Desk, LocalRun
 from fedgmr.training.bit_masks import BitMaskedBench, bits, inside_bits
 from fedgmr.training.chains import arrange_chain
-from fedgmr.training.optimizers import Optimizer
-from fedgmr.training.sparse_linear import Pattern, SparseLinear, SparseWeight, true_positions
+from fedgmr.training.optimizers import SGD, Optimizer
+from fedgmr.training.patterns import Pattern, find_pattern
+from fedgmr.training.sparse_linear import SparseLinear, SparseWeight
 
 _MAPS = 2  # tasks of the level map before are still in flight when a new one is made
 
@@ -44,42 +46,60 @@ def large_layers(module: nn.Module, layout: Layout, smallest: int) -> dict[str, 
 class Cut:
     """A sub-model whose sparse tensors have their kept coordinates only, the others all of theirs."""
 
+    whole: Layout
     layout: Layout  # of the vector of the cut; a sparse tensor is one-dimensional in it
     patterns: Mapping[str, Pattern]
-    coordinates: Tensor  # int64: where each entry of the vector lies in the full one
     outside: Tensor | None  # bool: the entries that stay zero
     packing: Tensor  # int32: where the values of the sub-model, in level order, lie in the vector
+
+    def load(self, source: Tensor, out: Tensor) -> None:
+        """The entries of the cut out of the full vector `source`."""
+        for place, here in zip(self.whole.parameters, self.layout.parameters, strict=True):
+            part, target = source[place.start : place.stop], out[here.start : here.stop]
+            if place.name in self.patterns:
+                torch.index_select(part, 0, self.patterns[place.name].kept, out=target)
+            else:
+                target.copy_(part)
+
+    @cached_property
+    def coordinates(self) -> Tensor:
+        """Int64: where each entry of the vector lies in the full one."""
+        return torch.cat(
+            [
+                self.patterns[place.name].kept + place.start
+                if place.name in self.patterns
+                else torch.arange(place.start, place.stop)
+                for place in self.whole.parameters
+            ]
+        ).long()
 
 
 def cut_sparse(levels: Tensor, level: int, layout: Layout, below: Mapping[str, int]) -> Cut | None:
     """The cut in which each tensor of `below` with at most so many kept coordinates is sparse; None if none is."""
     codes = {place.name: levels[place.start : place.stop].numpy() for place in layout.parameters}
-    few = {name: _few_kept(codes[name], level, at_most) for name, at_most in below.items()}
-    sparse = {name: kept for name, kept in few.items() if kept is not None}
-    if not sparse:
+    shapes = {place.name: place.shape for place in layout.parameters}
+    found = {name: find_pattern(codes[name], level, shapes[name], at_most=at_most) for name, at_most in below.items()}
+    patterns = {name: pattern for name, pattern in found.items() if pattern is not None}
+    if not patterns:
         return None
-    coordinates, places, start = [], [], 0
+    places, start = [], 0
     for place in layout.parameters:
-        kept, shape = sparse.get(place.name), place.shape
-        if kept is None:
-            coordinates.append(np.arange(place.start, place.stop))
-        else:
+        shape = place.shape
+        if place.name in patterns:
+            kept = patterns[place.name].kept
             shape = (len(kept),)
-            codes[place.name] = codes[place.name][kept] if level > 0 else np.zeros(shape, dtype=np.uint8)
-            coordinates.append(kept + place.start)
+            codes[place.name] = codes[place.name][kept.numpy()] if level > 0 else np.zeros(shape, dtype=np.uint8)
         places.append(replace(place, start=start, shape=shape))
         start = places[-1].stop
     code = np.concatenate(list(codes.values()))
     outside = code > level
-    shapes = {place.name: place.shape for place in layout.parameters}
+    packing = np.concatenate([np.flatnonzero(code == inside) for inside in range(level + 1)])
     return Cut(
+        whole=layout,
         layout=replace(layout, parameters=tuple(places)),
-        patterns={name: Pattern.of(kept, shapes[name]) for name, kept in sparse.items()},
-        coordinates=torch.from_numpy(np.concatenate(coordinates)),
+        patterns=patterns,
         outside=torch.from_numpy(outside) if outside.any() else None,
-        packing=torch.from_numpy(
-            np.concatenate([np.flatnonzero(code == inside) for inside in range(level + 1)]).astype(np.int32)
-        ),
+        packing=torch.from_numpy(packing.astype(np.int32)),
     )
 
 
@@ -106,7 +126,7 @@ class SparseDesk(Desk):
 
     def load(self, source: Tensor) -> None:
         """The sub-model of the full vector `source`, in the module."""
-        torch.index_select(source, 0, self.cut.coordinates, out=self.flat)
+        self.cut.load(source, self.flat)
         if self.inside is not None:
             bits(self.flat).bitwise_and_(self.inside)
         for parameter, view in self._dense:
@@ -150,7 +170,7 @@ class SparseBench(BitMaskedBench):
     def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
         for layer in self._layers.values():
             layer.sparse = None
-        desk = self._sparse_desk(level)
+        desk = self._known_desk(level)
         if desk is not None:
             desk.load(source)
             return desk, desk.cut.outside
@@ -159,38 +179,37 @@ class SparseBench(BitMaskedBench):
         return super()._lay_out(level, source)
 
     def _inside_of(self, level: int) -> Tensor | None:
-        desk = self._sparse_desk(level)
+        desk = self._known_desk(level)
         return super()._inside_of(level) if desk is None else desk.inside
 
     def _coordinates(self, level: int) -> Tensor | None:
-        desk = self._sparse_desk(level)
-        return None if desk is None else desk.cut.coordinates
+        desk = self._known_desk(level)
+        # Plain SGD remembers nothing of a coordinate, so nobody asks.
+        return None if desk is None or isinstance(self.optimizer, SGD) else desk.cut.coordinates
 
     def _put_back(self, run: LocalRun, state: Tensor) -> None:
-        if run.coordinates is None:
+        desk = self._known_desk(run.level)
+        if desk is None:
             return super()._put_back(run, state)
         inside = slice(None) if run.outside is None else ~run.outside
-        state.index_copy_(0, run.coordinates[inside], run.flat[inside])
+        state.index_copy_(0, desk.cut.coordinates[inside], run.flat[inside])
         return None
 
     def _values(self, run: LocalRun) -> Tensor:
-        desk = self._sparse_desk(run.level)
+        desk = self._known_desk(run.level)
         return super()._values(run) if desk is None else run.flat.index_select(0, desk.cut.packing)
 
-    def _sparse_desk(self, level: int) -> SparseDesk | None:
-        version, levels = self.task.map_version, self.task.levels.levels
+    def sparse_desk(self, levels: LevelMap, level: int) -> SparseDesk | None:
+        """A desk for the sub-model with its few-weight layers sparse; None where there is no such layer."""
+        cut = cut_sparse(levels.levels, level, self.desk.layout, self._below)
+        return None if cut is None else SparseDesk(self.desk, self._layers, cut)
+
+    def _known_desk(self, level: int) -> SparseDesk | None:
+        version = self.task.map_version
         desks = self._desks.pop(version, {})
-        self._desks[version] = desks  # the newest is last
+        self._desks[version] = desks  # the one used last is last
         if len(self._desks) > _MAPS:
             del self._desks[next(iter(self._desks))]
         if level not in desks:
-            cut = cut_sparse(levels, level, self.desk.layout, self._below)
-            desks[level] = None if cut is None else SparseDesk(self.desk, self._layers, cut)
+            desks[level] = self.sparse_desk(self.task.levels, level)
         return desks[level]
-
-
-def _few_kept(codes: NDArray[np.uint8], level: int, at_most: int) -> NDArray[np.int64] | None:
-    """The kept positions if there are some, but not more than `at_most`."""
-    kept = codes <= level
-    count = int(np.count_nonzero(kept))
-    return true_positions(kept, count) if 0 < count <= at_most else None

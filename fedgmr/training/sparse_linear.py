@@ -2,75 +2,21 @@
 
 The kept weights are one vector in the order of a CSR matrix. Forward: a sparse product; gradient of the inputs: a
 product with the transpose; gradient of the weights: only at the kept coordinates. All work is in proportion to the
-density. Read next: `sparse_bench.py`, which decides what is laid out this way.
+density. Read next: `patterns.py`, where the kept weights lie; `sparse_bench.py`, which decides what is laid out so.
 """
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from fedgmr.training.patterns import Pattern
+
 # MKL's and PyTorch's kernels read a sample's row in whole vector registers: 20 rows take longer than 24.
 _ROWS = 8
-
-
-def true_positions(mask: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
-    """Where `mask` is true, ascending; `count` is how often."""
-    if len(mask) % 8 or 10 * count > len(mask):
-        return np.flatnonzero(mask)
-    # Few are: looking at eight bytes at once skips most of the others.
-    words = mask.view(np.uint64)
-    places = np.flatnonzero(words != 0)
-    within = np.flatnonzero(words[places].view(np.bool_))
-    found: NDArray[np.int64] = (places[within >> 3] << 3) + (within & 7)
-    return found
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Pattern:
-    """Which weights of a layer are kept: the CSR indices of the matrix and of its transpose."""
-
-    shape: tuple[int, int]  # outputs, inputs
-    starts: Tensor  # int32 [outputs + 1]: where each row of the matrix begins
-    columns: Tensor  # int32 [kept]
-    across_starts: Tensor  # int32 [inputs + 1]: the same of the transpose
-    across_columns: Tensor
-    across: Tensor  # int32 [kept]: for each entry of the transpose, which entry of the matrix it is
-
-    @classmethod
-    def of(cls, kept: NDArray[np.int64], shape: Sequence[int]) -> "Pattern":
-        """The pattern of the ascending positions `kept` in the flattened matrix."""
-        outputs, inputs = shape
-        bounds = torch.arange(0, outputs * inputs + 1, inputs)
-        places = torch.from_numpy(kept)
-        starts = torch.searchsorted(places, bounds, out_int32=True)
-        rows = torch.repeat_interleave(torch.arange(outputs, dtype=torch.int32), starts.diff())
-        columns = places.to(torch.int32).sub_(rows * inputs)
-        # Short numbers are sorted by counting.
-        ordered = torch.sort(columns.to(torch.int16) if inputs < 2**15 else columns, stable=True)
-        return cls(
-            shape=(outputs, inputs),
-            starts=starts,
-            columns=columns,
-            across_starts=torch.searchsorted(
-                ordered.values, torch.arange(inputs + 1, dtype=ordered.values.dtype), out_int32=True
-            ),
-            across_columns=rows.index_select(0, ordered.indices),
-            across=ordered.indices.to(torch.int32),
-        )
-
-    def positions(self) -> Tensor:
-        """Int64 [kept]: the kept positions in the flattened matrix."""
-        outputs, inputs = self.shape
-        rows = torch.repeat_interleave(torch.arange(outputs), self.starts.diff().long())
-        return rows * inputs + self.columns
 
 
 class SparseWeight:
@@ -84,14 +30,24 @@ class SparseWeight:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
             self.matrix = _csr(pattern.starts, pattern.columns, values, (outputs, inputs))
-        self._transpose = _csr(
-            pattern.across_starts, pattern.across_columns, torch.empty_like(values), (inputs, outputs)
-        )
+        self._transposed = torch.empty_like(values)
+        self._blocks = [
+            (block.rows, _csr(block.starts, block.columns, self._transposed[block.entries], (inputs, block.outputs)))
+            for block in pattern.blocks
+        ]
 
-    def transpose(self) -> Tensor:
-        """The transposed matrix as the values are now."""
-        torch.index_select(self.values.detach(), 0, self.pattern.across, out=self._transpose.values())
-        return self._transpose
+    def times(self, inputs: Tensor) -> Tensor:
+        """[inputs, n] -> [outputs, n]."""
+        return self.matrix @ inputs
+
+    def transposed_times(self, outputs: Tensor) -> Tensor:
+        """[outputs, n] -> [inputs, n]."""
+        torch.index_select(self.values.detach(), 0, self.pattern.across, out=self._transposed)
+        (rows, matrix), *more = self._blocks
+        product = matrix @ outputs[rows]
+        for rows, matrix in more:
+            product = torch.addmm(product, matrix, outputs[rows])
+        return product
 
     def gradient(self, outputs: Tensor, inputs: Tensor) -> Tensor:
         """Of the values: for each kept weight the product of a row of `outputs` and a row of `inputs`."""
@@ -103,7 +59,7 @@ class SparseWeight:
         """The whole matrix, for whoever asks a layer for its weight; gradients lead back to the values."""
         outputs, inputs = self.pattern.shape
         zeros = torch.zeros(outputs * inputs, dtype=self.values.dtype)
-        return zeros.scatter(0, self.pattern.positions(), self.values).view(outputs, inputs)
+        return zeros.scatter(0, self.pattern.kept.long(), self.values).view(outputs, inputs)
 
 
 class SparseLinear(nn.Linear):
@@ -147,7 +103,7 @@ class _Product(torch.autograd.Function):
             across = _padded(rows)
             ctx.save_for_backward(across, values)
             ctx.weight, ctx.rows = weight, len(rows)
-            return (weight.matrix @ across)[:, : len(rows)].t().contiguous()
+            return weight.times(across)[:, : len(rows)].t().contiguous()
 
     @staticmethod
     @once_differentiable
@@ -157,7 +113,7 @@ class _Product(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             outputs = _padded(gradients)
             if ctx.needs_input_grad[0]:
-                of_rows = (ctx.weight.transpose() @ outputs)[:, : ctx.rows].t().contiguous()
+                of_rows = ctx.weight.transposed_times(outputs)[:, : ctx.rows].t().contiguous()
             if ctx.needs_input_grad[1]:
                 of_values = ctx.weight.gradient(outputs, across)
         return of_rows, of_values, None

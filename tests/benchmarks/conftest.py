@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path += [str(BENCHMARKS), str(BENCHMARKS / "simulators")]

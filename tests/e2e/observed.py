@@ -49,14 +49,28 @@ class Observer:
             if any(part.endswith(f"/{program}") for part in command[:2]) and all(w in " ".join(command) for w in words)
         ]
 
-    def kill(self, program: str, *words: str, new: bool = False) -> None:
-        """SIGKILL, when there is something to kill; `new`: something that was not there before, so it is at work."""
-        deadline, old = time.monotonic() + 120, set(self.processes(program, *words)) if new else set()
-        while not (found := set(self.processes(program, *words)) - old):
-            assert time.monotonic() < deadline, f"there is no {program}"
+    def kill(self, program: str, *words: str) -> None:
+        """SIGKILL, as soon as there is something to kill."""
+        self._kill(lambda: self.processes(program, *words))
+
+    def kill_at_work(self, client: int) -> None:
+        """SIGKILL to a client's ClientApp after it has taken its task: it loads torch only then."""
+        self._kill(
+            lambda: [pid for pid in self.processes("flwr-clientapp", self.node_port(client)) if _has_loaded(pid)]
+        )
+
+    def _kill(self, find: Callable[[], list[int]]) -> None:
+        deadline, old = time.monotonic() + 120, self._leaving
+        while not (found := [pid for pid in find() if pid not in old]):
+            assert time.monotonic() < deadline, "there is nothing to kill"
             time.sleep(0.02)
         for pid in found:
             os.kill(pid, signal.SIGKILL)
+
+    @property
+    def _leaving(self) -> set[int]:
+        """ClientApps that have loaded torch already: they may be done and about to end."""
+        return {pid for pid in self.processes("flwr-clientapp") if _has_loaded(pid)}
 
     def node_port(self, client: int) -> str:
         """Where a node talks to its ClientApps."""
@@ -128,3 +142,10 @@ def deploy(
     summary = deploy_local(recipe, folder / "run", tls=tls, watcher=observer, notify=notes.append, nodes=nodes)
     assert observer.acts == {}, "the run ended before its fault"
     return Ended(run=folder / "run", summary=summary, observer=observer, notes=notes)
+
+
+def _has_loaded(pid: int) -> bool:
+    try:
+        return "libtorch" in (Path("/proc") / str(pid) / "maps").read_text()
+    except OSError:
+        return False

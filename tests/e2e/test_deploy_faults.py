@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 def test_clientapp_killed(tmp_path: Path) -> None:
     def act(fleet: Observer) -> None:
-        fleet.kill("flwr-clientapp", fleet.node_port(1), new=True)
+        fleet.kill_at_work(1)
 
     ended = deploy(tmp_path, ticks=20, acts={2: act})
     ended.check_books()
@@ -34,7 +34,7 @@ def test_clientapp_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tls", [False, True])
 def test_supernode_killed_at_work(tmp_path: Path, tls: bool) -> None:
     def act(fleet: Observer) -> None:
-        fleet.kill("flwr-clientapp", fleet.node_port(1), new=True)  # so that nobody finishes its task
+        fleet.kill_at_work(1)  # so that nobody finishes its task
         fleet.kill("flower-supernode", f"--port {fleet.node_port(1)}")
 
     ended = deploy(tmp_path, ticks=20, acts={2: act}, tls=tls)

@@ -45,6 +45,18 @@ def test_from_scores_by_hand() -> None:
     assert levels.increment(1).tolist() == [False, False, True, False, True]
     assert levels.order is not None
     assert levels.order.tolist() == [0, 2, 4, 1, 3]
+    assert levels.order_of(2).tolist() == [0, 2]
+    assert levels.position.tolist() == [0, 3, 1, 4, 2]
+    assert [levels.whole(level) for level in range(3)] == [False, False, True]
+
+
+def test_spreading_values_out() -> None:
+    levels = LevelMap(torch.tensor([0, 2, 1, 2, 1], dtype=torch.uint8), (0.2, 0.6, 1.0))  # level order 0, 2, 4, 1, 3
+    rest = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
+    assert levels.spread(torch.tensor([9.0, 8.0, 7.0]), rest).tolist() == [9, -2, 8, -4, 7]
+    assert levels.spread(torch.tensor([9.0, 8.0, 7.0, 6.0, 5.0]), rest).tolist() == [9, 6, 8, 5, 7]
+    assert LevelMap.full(2).spread(torch.tensor([1.0, 2.0]), rest[:2]).tolist() == [1, 2]
+    assert rest.tolist() == [-1, -2, -3, -4, -5]
 
 
 def test_counts_are_exact_under_ties() -> None:

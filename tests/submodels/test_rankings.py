@@ -199,3 +199,28 @@ def test_counts_match_the_rule_whatever_the_tensors() -> None:
     for previous in (None, model.roll(1), model):
         levels = Taylor().rank(standing(layout, model, previous, ladder))
         assert levels.sizes == tuple(3 + n for n in kept_counts(ladder, 312)) == (19, 34, 65, 159, 315)
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.02, 0.2])  # the last: the floors alone are more than level 0 has room for
+@pytest.mark.parametrize("moved", [1.0, 0.4, 0.0])
+def test_a_refresh_equals_a_plain_sort(floor: float, moved: float) -> None:
+    # Weights of few values and many coordinates that have not moved: ties are the rule.
+    layout, ladder = layout_of(11, 2000, 640, bias=True), (0.05, 0.1, 0.2, 0.5, 1.0)
+    draw = torch.Generator().manual_seed(1)
+    model = torch.randint(-9, 10, (layout.size,), generator=draw) / 8
+    previous = model + torch.randint(-3, 4, (layout.size,), generator=draw) / 16
+    previous = torch.where(torch.rand(layout.size, generator=draw) < moved, previous, model)
+    found = Taylor(floor=floor).rank(standing(layout, model, previous, ladder)).levels
+
+    scores = ((model - previous) * model).square()
+    order = sorted(range(layout.size), key=lambda i: (-scores[i].item(), -model[i].abs().item(), i))
+    for tensor in layout.prunable:
+        within = [i for i in order if tensor.start <= i < tensor.stop]
+        scores[within[: floor_count(tensor.size, floor)]] = torch.inf
+    prunable = [i for tensor in layout.prunable for i in range(tensor.start, tensor.stop)]
+    prunable.sort(key=lambda i: (-scores[i].item(), -model[i].abs().item(), i))
+    expected = torch.zeros(layout.size, dtype=torch.uint8)
+    counts = kept_counts(ladder, layout.prunable_size)
+    for rank, i in enumerate(prunable):
+        expected[i] = sum(rank >= count for count in counts)
+    assert torch.equal(found, expected)

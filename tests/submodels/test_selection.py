@@ -1,14 +1,17 @@
 """Exact selection: hand examples, then anything against a plain sort."""
 
+import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from fedgmr.submodels.selection import place
+from fedgmr.submodels.selection import place, place_within, positions
 
 # Few different values, so that ties are the rule.
 AWKWARD = [-math.inf, -2.5, -1e-40, -0.0, 0.0, 1e-40, 1.0, 1.0000001, 2.5, math.inf]
@@ -69,19 +72,72 @@ def test_the_most_groups_a_byte_holds() -> None:
     assert placed.tolist() == [*range(254), *([254] * 46)]
 
 
+def test_exempt_elements_take_no_rank() -> None:
+    # Without 9 and 1 the order is 7 (index 0), 5 (4), 3 (1).
+    exempt = torch.tensor([False, False, True, True, False])
+    assert place([torch.tensor([7.0, 3, 1, 9, 5])], [1, 2], exempt=exempt).tolist() == [0, 2, 0, 0, 1]
+
+
+def test_parts_are_cut_each_by_itself() -> None:
+    keys = [torch.tensor([4.0, 6, 5, 0, 9, 9, 8])]
+    assert place_within(keys, [(0, 3), (4, 7)], [[1, 2], [2, 2]], elsewhere=0).tolist() == [2, 0, 1, 0, 0, 0, 2]
+    assert place_within(keys, [(0, 3), (4, 7)], [[1], [1]], elsewhere=1).tolist() == [1, 0, 1, 1, 0, 1, 1]
+
+
+def test_more_parts_than_a_byte_counts() -> None:
+    keys = [torch.arange(600.0) % 2]
+    parts = [(start, start + 2) for start in range(0, 600, 2)]
+    assert place_within(keys, parts, [[1]] * 300, elsewhere=1).tolist() == [1, 0] * 300
+
+
+def test_positions() -> None:
+    assert positions(torch.tensor([3, 0, 3, 255], dtype=torch.uint8), 3).tolist() == [0, 2]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @settings(deadline=None, max_examples=80)
 @given(data=st.data())
 def test_equals_a_sort(dtype: torch.dtype, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, 40), label="size")
+    keys = _draw_keys(data, size, dtype)
+    ends = sorted(data.draw(st.lists(st.integers(0, size), max_size=6), label="ends"))
+    assert place(keys, ends).tolist() == _sorted(keys, ends)
+
+
+@settings(deadline=None, max_examples=80)
+@given(data=st.data())
+def test_parts_and_exemptions_equal_a_sort_of_each(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 40), label="size")
+    keys = _draw_keys(data, size, torch.float32)
+    cuts = sorted(data.draw(st.sets(st.integers(0, size), max_size=6), label="cuts"))
+    parts = [(a, b) for number, (a, b) in enumerate(itertools.pairwise(cuts)) if number != 1]  # with a gap
+    number = data.draw(st.integers(1, 3), label="ends")
+    ends = [sorted(data.draw(st.integers(0, b - a)) for _ in range(number)) for a, b in parts]
+    elsewhere = data.draw(st.sampled_from([0, number]), label="elsewhere")
+    expected = [elsewhere] * size
+    for (a, b), ranks in zip(parts, ends, strict=True):
+        expected[a:b] = _sorted([key[a:b] for key in keys], ranks)
+    assert place_within(keys, parts, ends, elsewhere=elsewhere).tolist() == expected
+
+    exempt = torch.tensor(data.draw(st.lists(st.booleans(), min_size=size, max_size=size), label="exempt"))
+    others = [key[~exempt] for key in keys]
+    ranks = sorted(data.draw(st.integers(0, len(others[0]))) for _ in range(number))
+    placed = torch.zeros(size, dtype=torch.uint8)
+    placed[~exempt] = torch.tensor(_sorted(others, ranks), dtype=torch.uint8)
+    assert place(keys, ranks, exempt=exempt).tolist() == placed.tolist()
+
+
+def _draw_keys(data: st.DataObject, size: int, dtype: torch.dtype) -> list[Tensor]:
     values = st.sampled_from(AWKWARD) | st.floats(-4, 4, width=32)
-    keys = [
+    return [
         torch.tensor(data.draw(st.lists(values, min_size=size, max_size=size)), dtype=dtype)
         for _ in range(data.draw(st.integers(1, 3), label="keys"))
     ]
-    ends = sorted(data.draw(st.lists(st.integers(0, size), max_size=6), label="ends"))
+
+
+def _sorted(keys: Sequence[Tensor], ends: Sequence[int]) -> list[int]:
     # lexsort takes the least important key first; the index decides last because the sort is stable.
     ranking = np.lexsort([-key.double().numpy() for key in reversed(keys)])
-    expected = np.empty(size, np.uint8)
-    expected[ranking] = np.searchsorted(ends, np.arange(size), side="right")
-    assert place(keys, ends).tolist() == expected.tolist()
+    groups = np.empty(len(keys[0]), np.uint8)
+    groups[ranking] = np.searchsorted(ends, np.arange(len(keys[0])), side="right")
+    return [int(group) for group in groups]

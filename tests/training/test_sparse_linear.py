@@ -3,37 +3,18 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedgmr.training.sparse_linear import Pattern, SparseLinear, SparseWeight, true_positions
+from fedgmr.training.patterns import Pattern, find_pattern
+from fedgmr.training.sparse_linear import SparseLinear, SparseWeight
 
 
-@pytest.mark.parametrize("size", [1, 8, 24, 1000, 1003])
-@pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 1.0])
-def test_true_positions(size: int, share: float) -> None:
-    mask = np.random.default_rng(size).random(size) < share
-    found = true_positions(mask, int(mask.sum()))
-    assert found.tolist() == [i for i, kept in enumerate(mask) if kept]
-    # Part of a longer vector, as a tensor's levels are: where it begins in memory is no multiple of eight bytes.
-    longer = np.concatenate([np.ones(3, dtype=np.bool_), mask])[3:]
-    assert true_positions(longer, int(mask.sum())).tolist() == found.tolist()
-
-
-def test_pattern_by_hand() -> None:
-    # . a . b
-    # . . . .
-    # c d . .
-    pattern = Pattern.of(np.array([1, 3, 8, 9]), (3, 4))
-    assert pattern.starts.tolist() == [0, 2, 2, 4]
-    assert pattern.columns.tolist() == [1, 3, 0, 1]
-    # The transpose has c | a d | - | b.
-    assert pattern.across_starts.tolist() == [0, 1, 3, 3, 4]
-    assert pattern.across_columns.tolist() == [2, 0, 2, 0]
-    assert pattern.across.tolist() == [2, 0, 3, 1]
-    assert pattern.positions().tolist() == [1, 3, 8, 9]
+def pattern_of(mask: Tensor) -> Pattern:
+    found = find_pattern((~mask).to(torch.uint8).view(-1).numpy(), 0, mask.shape, at_most=mask.numel())
+    assert found is not None
+    return found
 
 
 def test_products_by_hand() -> None:
@@ -43,7 +24,8 @@ def test_products_by_hand() -> None:
         assert layer.bias is not None
         layer.bias.fill_(1)
     values = torch.tensor([2.0, 3.0, 5.0, 7.0])
-    layer.sparse = SparseWeight(Pattern.of(np.array([1, 3, 8, 9]), (3, 4)), values)
+    mask = torch.tensor([[0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 0]], dtype=torch.bool)
+    layer.sparse = SparseWeight(pattern_of(mask), values)
     inputs = torch.tensor([[1.0, 10.0, 100.0, 1000.0], [0.0, 1.0, 0.0, 1.0]], requires_grad=True)
     outputs = layer(inputs)
     assert outputs.tolist() == [[3021.0, 1.0, 76.0], [6.0, 1.0, 8.0]]
@@ -73,7 +55,7 @@ def pair(
     other.load_state_dict(dense.state_dict())
     sparse = SparseLinear.take_over(other)
     kept = torch.nonzero(mask.view(-1)).view(-1)
-    sparse.sparse = SparseWeight(Pattern.of(kept.numpy(), shape), dense.weight.detach().view(-1)[kept].clone())
+    sparse.sparse = SparseWeight(pattern_of(mask), dense.weight.detach().view(-1)[kept].clone())
     return dense, sparse, sparse.sparse, kept
 
 
@@ -154,9 +136,11 @@ def test_it_warns_of_nothing() -> None:
     """In a process of its own: PyTorch warns once in each."""
     code = """
 import numpy as np, torch
-from fedgmr.training.sparse_linear import Pattern, SparseWeight
-weight = SparseWeight(Pattern.of(np.array([1, 3]), (2, 2)), torch.ones(2))
-weight.gradient(torch.ones(2, 8), torch.ones(2, 8)), weight.transpose() @ weight.matrix @ torch.ones(2, 8)
+from fedgmr.training.patterns import find_pattern
+from fedgmr.training.sparse_linear import SparseWeight
+pattern = find_pattern(np.array([0, 1, 1, 0], dtype=np.uint8), 0, (2, 2), at_most=4)
+weight = SparseWeight(pattern, torch.ones(2))
+weight.gradient(torch.ones(2, 8), torch.ones(2, 8)), weight.transposed_times(weight.times(torch.ones(2, 8)))
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

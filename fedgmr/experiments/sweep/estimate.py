@@ -8,21 +8,17 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 
-from fedgmr.exchange import Diverged
 from fedgmr.experiments.assembly import assemble, make_task, resolve
 from fedgmr.experiments.rundir import RECIPE, SUMMARY, device_name
 from fedgmr.experiments.sweep.plan import PlannedRun, Status, read_summary
-from fedgmr.experiments.sweep.processes import inherited, threads_per_worker
+from fedgmr.experiments.sweep.processes import call_in_process
 from fedgmr.federation import federate
 from fedgmr.recipe import Recipe, recipe_data, recipe_from
 from fedgmr.reporting.recorder import METRICS
@@ -57,18 +53,20 @@ def estimate_sweep(
         trial_seconds: about how long an unknown task is tried; 0: not at all.
     """
     to_do = {run.name: run for run in runs if run.to_do}.values()
-    rates, tried = (_rates(stores) if to_do else {}), False
+    rates = _rates(stores) if to_do else {}
+    trials: dict[Trait, float | None] = {}
     found: dict[str, float | None] = {}
     for run in to_do:
         row = _last_row(run.directory)
         done = float(row["seconds"]) if row else 0.0
         rate = row["wall"] / done if row and done > 0 else _rate(run.recipe, rates)
         if rate is None and trial_seconds > 0:
-            rate, tried = try_out(run.recipe, trial_seconds), True
-            if rate is not None:
-                rates[_wanted(run.recipe)[-1]] = [rate]
+            task = _wanted(run.recipe)[-1]
+            if task not in trials:
+                trials[task] = try_out(run.recipe, trial_seconds)
+            rate = trials[task]
         found[run.name] = None if rate is None else rate * (run.recipe.seconds - done)
-    return Estimate(runs=found, tried=tried)
+    return Estimate(runs=found, tried=bool(trials))
 
 
 def describe_plan(runs: Sequence[PlannedRun], estimate: Estimate, jobs: int) -> str:
@@ -103,18 +101,12 @@ def format_duration(seconds: float) -> str:
 
 def try_out(recipe: Recipe, wall: float) -> float | None:
     """Wall seconds per virtual second, measured in a process of its own, which frees what it took; None if it fails."""
-    threads = threads_per_worker(1)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool, inherited(threads):
-        trial = pool.submit(measure_rate, recipe_data(recipe), wall, threads)
-        try:
-            return trial.result()
-        except (BrokenProcessPool, Diverged, ValueError, OSError, MemoryError, torch.cuda.OutOfMemoryError):
-            return None  # the run itself will tell
+    found = call_in_process(measure_rate, recipe_data(recipe), wall)
+    return found if isinstance(found, float) else None  # where it failed, the run itself will tell
 
 
-def measure_rate(data: Mapping[str, Any], wall: float, threads: int) -> float | None:
+def measure_rate(data: Mapping[str, Any], wall: float) -> float:
     """Train for about `wall` seconds, at least for two ticks; wall seconds per virtual second, with evaluations."""
-    torch.set_num_threads(threads)
     recipe = recipe_from(data)
     task = make_task(recipe)
     assembly = assemble(resolve(recipe, task), task)

@@ -10,7 +10,7 @@ import signal
 import threading
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import wait
@@ -20,7 +20,7 @@ import torch
 
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.work import Outcome, SweepWatcher
-from fedgmr.experiments.sweep.worker import serve
+from fedgmr.experiments.sweep.worker import answer, serve
 from fedgmr.recipe import recipe_data
 
 RETRIES = 2  # how often a run is taken up again after its process died
@@ -50,14 +50,14 @@ class _Worker:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, threads), name="fedgmr sweep worker")
-        with inherited(threads):
+        with _inherited(threads):
             self.process.start()
         theirs.close()  # else its death would not close the pipe
         self.run: PlannedRun | None = None
 
     def give(self, run: PlannedRun) -> None:
-        self.run = run
         self.connection.send((recipe_data(run.recipe), str(run.directory)))
+        self.run = run
 
     def last_words(self) -> str:
         """Why a process that closed its pipe ended."""
@@ -113,14 +113,15 @@ class _Pool:
         run = self.waiting.popleft()
         try:
             worker.give(run)
-        except OSError:  # it died while it was idle
+        except OSError:  # it died while it was idle, and is buried next
             self.waiting.appendleft(run)
             return
         self.watcher.began(run.name, run.label, run.recipe.seconds)
 
     def _take(self, worker: _Worker, kind: str, content: Any) -> None:
         run = worker.run
-        assert run is not None
+        if run is None:
+            return  # a warning while it was idle
         if kind == "update":
             self.watcher.update(run.name, content)
         elif kind == "warning":
@@ -148,8 +149,26 @@ class _Pool:
         self.watcher.ended(run.name, outcome.status)
 
 
+def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in a process of its own; None where it raises, or its process dies."""
+    context, threads = get_context("spawn"), threads_per_worker(1)
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=answer, args=(theirs, threads, function, arguments))
+    with _inherited(threads):
+        process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    except EOFError:
+        return None
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
 @contextmanager
-def inherited(threads: int) -> Iterator[None]:
+def _inherited(threads: int) -> Iterator[None]:
     """What a process started here finds: how many threads to take, and that Ctrl-C is for its parent to handle."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -158,7 +177,7 @@ def inherited(threads: int) -> Iterator[None]:
     try:
         yield
     finally:
-        if main:
+        if handler is not None:
             signal.signal(signal.SIGINT, handler)
         if before is None:
             del os.environ["OMP_NUM_THREADS"]

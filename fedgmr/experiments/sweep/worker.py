@@ -1,6 +1,6 @@
-"""A worker process of a sweep: does the runs that come through a pipe, and tells how they go.
+"""The processes of a sweep, from inside: a worker does the runs that come through a pipe, and tells how they go.
 
-It leaves Ctrl-C to its parent and does not outlive it.
+They leave Ctrl-C to their parent and do not outlive it.
 """
 
 import os
@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -25,9 +25,7 @@ _UPDATE_INTERVAL = 0.2  # wall seconds between two reports
 
 def serve(connection: Connection, threads: int) -> None:
     """A worker: do the runs that come through the pipe until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    torch.set_num_threads(threads)
+    _settle(threads)
 
     def tell(message: Warning | str, *_: object, **__: object) -> None:
         connection.send(("warning", str(message)))
@@ -39,6 +37,23 @@ def serve(connection: Connection, threads: int) -> None:
         except EOFError:
             return
         connection.send(("ended", _outcome(data, Path(directory), _Reporter(connection))))
+
+
+def answer(connection: Connection, threads: int, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """A process for one call: its result through the pipe, None where it raises."""
+    _settle(threads)
+    try:
+        result = function(*arguments)
+    except Exception:
+        result = None
+    connection.send(result)
+
+
+def _settle(threads: int) -> None:
+    """What every process of a sweep begins with."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    torch.set_num_threads(threads)
 
 
 def _outcome(data: Mapping[str, Any], directory: Path, reporter: "_Reporter") -> Outcome:

@@ -20,6 +20,7 @@ _UPDATE = "update"
 _ERRORS = {2: "raised", 3: "expired", 5: "unavailable", 8: "crashed"}
 _MOST_SAMPLES = 2**53
 _LONGEST_TEXT = 300
+_CLIENT_REASONS = ("diverged", *(str(reason) for reason in wire.Reason))  # a client cannot make up words to count
 
 
 class Failed(Exception):  # noqa: N818 - what became of a message
@@ -171,7 +172,8 @@ def _answer(message: Message) -> tuple[Mapping[str, Any], dict[str, bytes]]:
     if settings is None:
         raise wire.Refused(wire.Reason.KIND, "the answer has no settings")
     if "refused" in settings:
-        raise Failed(f"client-{_taken(settings, 'refused', str)[:40]}", str(settings.get("text", ""))[:_LONGEST_TEXT])
+        reason = settings["refused"] if settings["refused"] in _CLIENT_REASONS else "other"
+        raise Failed(f"client-{reason}", str(settings.get("text", ""))[:_LONGEST_TEXT])
     arrays = content.array_records.get(OBJECTS)
     return settings, {} if arrays is None else {name: array.data for name, array in arrays.items()}
 

@@ -77,7 +77,7 @@ def task_contents(parcels: Sequence[Parcel], recipe: str, *, whole: bool = False
 
 def settings_of(message: Message) -> dict[str, Any]:
     """The settings of a message from the server."""
-    return dict(message.content[SETTINGS])
+    return dict(message.content.config_records[SETTINGS])
 
 
 def read_order(message: Message) -> tuple[Order, list[Piece], list[Piece]]:
@@ -95,7 +95,7 @@ def read_order(message: Message) -> tuple[Order, list[Piece], list[Piece]]:
     )
     values: list[Piece] = []
     maps: list[Piece] = []
-    for name, array in message.content[OBJECTS].items():
+    for name, array in message.content.array_records[OBJECTS].items():
         kind, first, last = name.split(".")
         (values if kind == "values" else maps).append(Piece(span=(int(first), int(last)), data=array.data))
     return order, sorted(values, key=_span), sorted(maps, key=_span)
@@ -105,7 +105,10 @@ def make_content(settings: Mapping[str, Any], objects: Mapping[str, Array] | Non
     """The two records of a message."""
     content = RecordDict({SETTINGS: ConfigRecord(dict(settings))})
     if objects:
-        content[OBJECTS] = ArrayRecord(dict(objects))
+        record = ArrayRecord()
+        for name, array in objects.items():
+            record[name] = array  # one by one: the constructor would copy the Arrays, to be hashed each anew
+        content[OBJECTS] = record
     return content
 
 

@@ -1,0 +1,159 @@
+"""A client's SGD step at low density against the dense step: `python benchmarks/client_step.py [--csv PATH]`.
+
+Conv-2, batch 20, on the CPU. FedGMR's unstructured sub-models with sparse linear layers, HeteroFL's narrower networks;
+both against the step of the whole net without any mask. FedGMR's sub-models are those of the first level map (every
+tensor at the same density) and of the map after a merge (Taylor importance: the convolutions keep more). Finding out
+where the weights of a sub-model lie (`build`) is counted, spread over the five steps of one task. `task` is a whole
+task, with loading the sub-model, building and handing the values back, against a whole dense task.
+
+At density 0.05 the step may take at most 0.45 (FedGMR) and 0.2 (HeteroFL) of the dense one; ends with status 1 if a
+limit is not met. All take turns; the fastest turn of each counts.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+
+import torch
+from environment import header
+from paper_fleet import STEPS, assembled
+from tables import Row, markdown, write_csv
+from turns import fastest
+
+from fedgmr.exchange import ClientTask
+from fedgmr.experiments.assembly import Assembly
+from fedgmr.fleets.simulated import SimulatedFleet
+from fedgmr.training.bench import Bench, MaskedBench
+from fedgmr.training.executors import SequentialExecutor
+from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.rules import Batch
+from fedgmr.training.sparse_bench import SparseBench
+
+DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05)
+LIMITS = {("FedGMR", 0.05): 0.45, ("HeteroFL", 0.05): 0.2}
+CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Case:
+    """A client at one density, with a bench of its own."""
+
+    method: str
+    levels: str
+    task: ClientTask
+    trainer: LocalTrainer
+    versions: "count[int]" = field(default_factory=lambda: count(1000))
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return f"{self.method} {self.levels} {self.task.density}"
+
+    def step(self) -> Callable[[], object]:
+        """One step on a sub-model that lies ready."""
+        trainer, task = self.trainer, self.task
+        trainer.bench.begin(task, trainer.loss_of(task.client))
+        trainer.bench.run()
+        inputs, targets = trainer.prepared(torch.from_numpy(trainer.batches(task)), None)
+        batch = Batch(inputs=inputs[0], targets=targets[0], level=task.level)
+        return lambda: trainer.rule.step(trainer.bench, batch)
+
+    def build(self) -> object | None:
+        """Where the weights of the sub-model lie, found anew; None where nothing is sparse."""
+        bench = self.trainer.bench
+        return bench.sparse_desk(self.task.levels, self.task.level) if isinstance(bench, SparseBench) else None
+
+    def whole(self) -> object:
+        """A task from beginning to end, with a level map not seen before."""
+        return self.trainer.train(replace(self.task, map_version=next(self.versions)))
+
+
+def trainer_of(run: Assembly[SimulatedFleet], bench: Bench | None = None) -> LocalTrainer:
+    """The run's trainer, on another bench if one is given."""
+    assert isinstance(run.fleet.executor, SequentialExecutor)
+    if bench is not None:
+        run.fleet.executor.trainer.bench = bench
+    return run.fleet.executor.trainer
+
+
+def cases(sparse: float | None) -> tuple[float, list[Case]]:
+    """Every case, the dense one first; and the density at which layers are sparse, measured if it is not given."""
+    execution = {} if sparse is None else {"sparse": sparse}
+    first = assembled("conv2", "fedgmr", DENSITIES, device="cpu", execution=execution)
+    found = first.recipe.execution.sparse
+    assert isinstance(found, float)
+
+    def fresh(method: str) -> Assembly[SimulatedFleet]:
+        return assembled("conv2", method, DENSITIES, device="cpu", execution={"sparse": found})
+
+    plain = fresh("fedgmr")
+    bench = MaskedBench(plain.task.initial_model(0), plain.layout, CPU)
+    clients = range(len(DENSITIES))
+    tasks = {"first map": first.server.tasks(clients, 0.0)}
+    every = [Case(method="dense", levels="", task=tasks["first map"][0], trainer=trainer_of(plain, bench))]
+    first.server.merge(first.fleet.executor.train(tasks["first map"]), 0.0)
+    tasks["Taylor map"] = first.server.tasks(clients, 0.0)
+    for name, jobs in tasks.items():
+        every += [Case(method="FedGMR", levels=name, task=job, trainer=trainer_of(fresh("fedgmr"))) for job in jobs]
+    narrow = fresh("heterofl")
+    jobs = narrow.server.tasks(clients, 0.0)
+    every += [Case(method="HeteroFL", levels="", task=job, trainer=trainer_of(fresh("heterofl"))) for job in jobs]
+    return found, every
+
+
+def rows_of(every: Sequence[Case], seconds: Mapping[str, float]) -> tuple[list[Row], bool]:
+    """The table, and whether the limits are met."""
+    dense, dense_task = seconds[f"step {every[0].name}"], seconds[f"task {every[0].name}"]
+    rows, good = [], True
+    for case in every:
+        step, build = seconds[f"step {case.name}"], seconds.get(f"build {case.name}", 0.0)
+        ratio, limit = (step + build / STEPS) / dense, LIMITS.get((case.method, case.task.density))
+        good &= limit is None or ratio <= limit
+        rows.append(
+            {
+                "method": case.method,
+                "sub-model of": case.levels,
+                "density": case.task.density,
+                "step ms": f"{1000 * step:.2f}",
+                "build ms": f"{1000 * build:.2f}",
+                "step + build / 5, of dense": f"{ratio:.3f}",
+                "limit": "" if limit is None else f"{limit:.2f}",
+                "task, of dense": f"{seconds[f'task {case.name}'] / dense_task:.3f}",
+            }
+        )
+    return rows, good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sparse", type=float, help="density at which layers are sparse, instead of a measurement")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", default="wall", choices=CLOCKS, help="cpu: processor time, with one thread")
+    parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument("--csv", type=Path, metavar="PATH", help="also write the table here")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    print(header(), "\n")
+    sparse, every = cases(arguments.sparse)
+    clock = CLOCKS[arguments.clock]
+    tasks = {f"task {case.name}": case.whole for case in every}
+    seconds = fastest(tasks, turns=max(1, arguments.turns // STEPS), device=CPU, clock=clock)
+    builds = {f"build {case.name}": case.build for case in every if case.build() is not None}
+    seconds |= fastest(builds, turns=arguments.turns, device=CPU, clock=clock)
+    steps = {f"step {case.name}": case.step() for case in every}
+    seconds |= fastest(steps, turns=arguments.turns, device=CPU, repeat=2, clock=clock)
+    rows, good = rows_of(every, seconds)
+    print(markdown(rows))
+    print(f"\nLayers that keep at most {sparse} of their weights are sparse.")
+    if arguments.csv:
+        write_csv(arguments.csv, rows)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

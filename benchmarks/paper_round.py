@@ -1,0 +1,198 @@
+"""The paper's round against a bare PyTorch loop: `python benchmarks/paper_round.py [--models NAME ...] [--csv PATH]`.
+
+Ten clients, five SGD steps of batch 20 each, at the densities of the High fleet (1, 0.5, 0.2, 0.1 and six of 0.05),
+and with all clients dense. Bare is the loop at the head of this file: load the weights, five times forward, backward,
+mask, step. fedgmr trains the same tasks with each executor; every round has a new level map, so that finding out where
+the weights of a sub-model lie is part of each round. Before anything is timed both must give the same weights, to a
+thousandth of how far a client moved them (float32, TF32 off). They take turns; the fastest turn of each counts. On a
+busy machine `--threads 1 --clock cpu` counts processor time instead of wall time.
+
+On a CPU the limits are 1.5 x bare for Conv-2 and the High fleet, 0.95 x bare for Conv-2 all dense and for the net of
+the quickstart; ends with status 1 if one is not met. On a CUDA device the figures are reported.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import torch
+from environment import header
+from paper_fleet import DENSITIES, NETS, RATE, assembled
+from tables import Row, markdown, write_csv
+from torch import Tensor, nn
+from turns import fastest
+
+from fedgmr.exchange import ClientTask, Update
+from fedgmr.experiments.assembly import Assembly
+from fedgmr.fleets.simulated import SimulatedFleet
+from fedgmr.training.executors import Executor, SequentialExecutor
+
+LIMITS = {("conv2", "high"): 1.5, ("conv2", "dense"): 0.95, ("mnist5k", "high"): 0.95, ("mnist5k", "dense"): 0.95}
+TOLERANCE = 1e-3
+CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+
+Masks = list[Tensor] | None
+Batches = Sequence[tuple[Tensor, Tensor]]
+Loss = Callable[[Tensor, Tensor], Tensor]
+Rounds = Mapping[str, "OurRound"]
+
+
+def bare_client(module: nn.Module, weights: Sequence[Tensor], masks: Masks, batches: Batches, loss: Loss) -> Tensor:
+    """One client as a careful user would write it by hand; returns its weights as one vector."""
+    parameters = list(module.parameters())
+    with torch.no_grad():
+        torch._foreach_copy_(parameters, list(weights))
+        if masks is not None:
+            torch._foreach_mul_(parameters, masks)
+    for inputs, targets in batches:
+        gradients = torch.autograd.grad(loss(module(inputs), targets), parameters)
+        with torch.no_grad():
+            if masks is not None:
+                torch._foreach_mul_(gradients, masks)
+            torch._foreach_add_(parameters, gradients, alpha=-RATE)
+    return torch.cat([parameter.detach().view(-1) for parameter in parameters])
+
+
+class BareRound:
+    """The loop over the clients; masks and mini-batches are ready before the clock runs."""
+
+    def __init__(self, run: Assembly[SimulatedFleet], tasks: Sequence[ClientTask]) -> None:
+        assert isinstance(run.fleet.executor, SequentialExecutor)
+        trainer, task = run.fleet.executor.trainer, run.task
+        self.module = task.initial_model(run.recipe.seed).to(trainer.device).train()
+        self.loss = task.loss
+        self.buffers = [buffer.clone() for buffer in self.module.buffers()]
+        self.weights = [view.clone() for view in run.layout.views(tasks[0].model)]
+        self.clients: list[tuple[Masks, Batches]] = []
+        for job in tasks:
+            chosen = torch.from_numpy(trainer.batches(job)).to(trainer.device)
+            inside = job.levels.mask(job.level).to(job.model.dtype)
+            masks = None if job.levels.whole(job.level) else [view.clone() for view in run.layout.views(inside)]
+            self.clients.append((masks, list(zip(*trainer.prepared(chosen, None), strict=True))))
+
+    def train(self) -> list[Tensor]:
+        """The weights of every client."""
+        trained = []
+        for masks, batches in self.clients:
+            for buffer, initial in zip(self.module.buffers(), self.buffers, strict=True):
+                buffer.copy_(initial)
+            trained.append(bare_client(self.module, self.weights, masks, batches, self.loss))
+        return trained
+
+
+class OurRound:
+    """The same tasks with an executor; every round under a new level map, which happens to be equal."""
+
+    def __init__(self, executor: Executor, tasks: Sequence[ClientTask]) -> None:
+        self.executor, self.tasks, self.versions = executor, tasks, count(1)
+
+    def train(self) -> list[Update]:
+        """The update of every client."""
+        version = next(self.versions)
+        return self.executor.train([replace(task, map_version=version) for task in self.tasks])
+
+
+def rounds_of(net: str, fleet: str, executors: Sequence[str], *, device: str, tf32: bool) -> tuple[BareRound, Rounds]:
+    """The bare round and one with each executor, all on the same tasks: those after the first merge."""
+    method = "fedavg" if fleet == "dense" else "fedgmr"
+
+    def run(executor: str) -> Assembly[SimulatedFleet]:
+        execution = {"executor": executor, "tf32": tf32}
+        return assembled(net, method, DENSITIES[fleet], device=device, execution=execution)
+
+    base = run("sequential")
+    clients = range(len(DENSITIES[fleet]))
+    base.server.merge(base.fleet.executor.train(base.server.tasks(clients, 0.0)), 0.0)
+    base.server.settle()
+    tasks = base.server.tasks(clients, 0.0)
+    runs = {name: base if name == "sequential" else run(name) for name in executors}
+    return BareRound(base, tasks), {name: OurRound(other.fleet.executor, tasks) for name, other in runs.items()}
+
+
+def farthest(bare: Sequence[Tensor], ours: OurRound) -> float:
+    """The largest distance between a client's weights in the two loops, relative to how far the client went."""
+    distances = []
+    for weights, update, task in zip(bare, ours.train(), ours.tasks, strict=True):
+        wanted, start = (v if update.natural else task.levels.pack(v, task.level) for v in (weights, task.model))
+        distances.append(float((update.values - wanted).norm() / (wanted - start).norm()))
+    return max(distances)
+
+
+def measure(net: str, fleet: str, arguments: argparse.Namespace) -> tuple[list[Row], bool]:
+    """One row per executor, and whether the limits are met."""
+    device = torch.device(arguments.device)
+    with tf32_everywhere(False):
+        bare, ours = rounds_of(net, fleet, arguments.executor, device=arguments.device, tf32=False)
+        weights = bare.train()
+        distances = {name: farthest(weights, other) for name, other in ours.items()}
+    for name, distance in distances.items():
+        if not distance <= TOLERANCE:
+            raise SystemExit(f"{net}, {fleet}: {name} is {distance:.1e} away from the bare loop; nothing was timed.")
+    with tf32_everywhere(True):
+        bare, ours = rounds_of(net, fleet, arguments.executor, device=arguments.device, tf32=True)
+        actions: dict[str, Callable[[], object]] = {"bare": bare.train}
+        actions |= {name: other.train for name, other in ours.items()}
+        seconds = fastest(actions, turns=arguments.turns, device=device, clock=CLOCKS[arguments.clock])
+    rows, good = [], True
+    for name, distance in distances.items():
+        ratio = seconds["bare"] / seconds[name]
+        limit = LIMITS.get((net, fleet)) if device.type == "cpu" else None
+        good &= limit is None or ratio >= limit
+        rows.append(
+            {
+                "net": net,
+                "densities": fleet,
+                "executor": name,
+                "bare ms": f"{1000 * seconds['bare']:.1f}",
+                "fedgmr ms": f"{1000 * seconds[name]:.1f}",
+                "times as fast": f"{ratio:.2f}",
+                "limit": "" if limit is None else f"{limit:.2f}",
+                "distance": f"{distance:.1e}",
+            }
+        )
+    return rows, good
+
+
+@contextmanager
+def tf32_everywhere(on: bool) -> Iterator[None]:
+    """TF32 for the bare loop, too."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = on
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["conv2", "mnist5k"], choices=NETS, metavar="NAME")
+    parser.add_argument("--fleets", nargs="+", default=list(DENSITIES), choices=DENSITIES, metavar="NAME")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--executor", nargs="+", default=["sequential"], choices=["sequential", "graphed"])
+    parser.add_argument("--threads", type=int, default=2, help="on a CPU")
+    parser.add_argument("--clock", default="wall", choices=CLOCKS)
+    parser.add_argument("--turns", type=int, default=10, help="of each loop")
+    parser.add_argument("--csv", type=Path, metavar="PATH", help="also write the table here")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    print(header(), "\n")
+    rows, good = list[Row](), True
+    for net in arguments.models:
+        for fleet in arguments.fleets:
+            more, met = measure(net, fleet, arguments)
+            rows, good = rows + more, good and met
+    print(markdown(rows))
+    if arguments.csv:
+        write_csv(arguments.csv, rows)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
