@@ -46,20 +46,23 @@ class Contender:
     processors: list[float] = field(default_factory=list)
 
     @classmethod
-    def start(cls, entry: Entry, interpreter: str, plan: Path, *, gate: int, dropout: bool) -> "Contender":
+    def start(cls, entry: Entry, interpreter: str, plan: Path, gate: Path) -> "Contender":
         """Start it and wait until it has passed the gate's rounds and is ready for its first turn."""
         stem = plan / entry.name.replace(" ", "_").replace(",", "")
         script = SCRIPTS / ("bare.py" if entry.system == "bare" else f"with_{entry.system}.py")
         weights, errors = stem.with_suffix(".npy"), stem.with_suffix(".err")
-        command = [interpreter, str(script), str(plan), "--out", str(weights), "--gate", str(gate)]
-        command += [*entry.arguments, *(["--gate-dropout"] if dropout else [])]
+        command = [interpreter, str(script), str(plan), str(gate), "--out", str(weights), *entry.arguments]
         with errors.open("w") as stderr:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
         contender = cls(entry=entry, process=process, errors=errors, weights=weights)
         began = time.perf_counter()
-        contender._hear("gate")
-        contender.to_gate = time.perf_counter() - began
-        contender._hear("ready")
+        try:
+            contender._hear("gate")
+            contender.to_gate = time.perf_counter() - began
+            contender._hear("ready")
+        except Failed:
+            contender.stop()
+            raise
         return contender
 
     def take_turn(self, rounds: int, *, counts: bool = True) -> None:
@@ -105,7 +108,5 @@ def gate(contenders: Sequence[Contender]) -> list[Contender]:
         if contender.difference <= GATE:
             passed.append(contender)
         else:
-            print(
-                f"{contender.entry.name} failed the gate: the weights differ by {contender.difference:.1e}, not timed"
-            )
+            print(f"{contender.entry.name} failed the gate, not timed: weights differ by {contender.difference:.1e}")
     return passed

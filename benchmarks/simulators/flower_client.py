@@ -11,11 +11,11 @@ from workload import Plan, flat, set_flat
 
 
 @cache
-def workplace(root: str, layout: str, dropout: bool, threads: int) -> tuple:
-    """What an actor keeps between messages."""
+def workplace(root: str, double: bool, layout: str, threads: int) -> tuple:
+    """What an actor keeps between messages; the gate is computed in float64 and without dropout."""
     torch.set_num_threads(threads)
-    plan = Plan.read(Path(root))
-    return plan, plan.model(layout, dropout).train(), plan.images(layout), plan.labels()
+    plan = Plan.read(Path(root), torch.float64 if double else torch.float32)
+    return plan, plan.model(layout, not double).train(), plan.images(layout), plan.labels()
 
 
 client_app = ClientApp()
@@ -25,16 +25,9 @@ client_app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """Take the weights in, train, send them back."""
     config = message.content["config"]
-    plan, model, images, labels = workplace(config["root"], config["layout"], config["dropout"], config["threads"])
+    plan, model, images, labels = workplace(config["root"], config["double"], config["layout"], config["threads"])
     set_flat(model, torch.from_numpy(message.content["weights"]["flat"].numpy().copy()))
-    place = config["round"], config["place"]
-    train_client(
-        model,
-        images,
-        labels,
-        torch.from_numpy(plan.samples[place]),
-        rate=plan.rate,
-        seed=int(plan.seeds[place]) if config["dropout"] else None,
-    )
+    batches = torch.from_numpy(plan.samples[config["round"], config["place"]])
+    train_client(model, images, labels, batches, plan.rate)
     content = RecordDict({"weights": ArrayRecord({"flat": Array(flat(model).numpy())})})
     return Message(content, reply_to=message)

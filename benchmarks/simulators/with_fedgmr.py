@@ -34,9 +34,8 @@ class Watch:
         self.turns.after_round()
 
 
-def run(setting: Setting, *, rounds: float, dropout: bool, tf32: bool, watcher: Watch | None = None) -> Result:
+def run(plan: Plan, setting: Setting, *, rounds: float, dropout: bool, watcher: Watch | None = None) -> Result:
     """FedAvg over the plan's users; links so fast that a virtual second is one round."""
-    plan = setting.plan
     return simulate(
         make_task(plan, layout=setting.layout, dropout=dropout),
         method=named_method("fedavg", {"weighting": "samples"}),
@@ -47,7 +46,7 @@ def run(setting: Setting, *, rounds: float, dropout: bool, tf32: bool, watcher: 
         participation={"count": plan.cohort},
         training={"learning_rate": plan.rate, "batch_size": plan.batch, "steps": plan.steps},
         evaluation={"every_seconds": 1e9},
-        execution={"executor": setting.executor, "tf32": tf32},
+        execution={"executor": setting.executor, "tf32": True},
         device=setting.device,
         watcher=watcher,
     )
@@ -55,11 +54,11 @@ def run(setting: Setting, *, rounds: float, dropout: bool, tf32: bool, watcher: 
 
 def main() -> None:
     setting = Setting.parse()
-    result = run(setting, rounds=setting.gate, dropout=setting.gate_dropout, tf32=False)
+    result = run(setting.gate, setting, rounds=len(setting.gate.clients), dropout=False)
     setting.passed_gate(torch.cat([values.reshape(-1) for values in result.model.values()]))
     turns = Turns(setting.device)
     turns.wait()
-    run(setting, rounds=1e6, dropout=True, tf32=True, watcher=Watch(turns))
+    run(setting.plan, setting, rounds=1e6, dropout=True, watcher=Watch(turns))
 
 
 if __name__ == "__main__":

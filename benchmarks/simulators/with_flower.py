@@ -6,10 +6,11 @@ that ship with Flower. Each Ray actor keeps its model and maps the data once; we
 
 import os
 import time
+from contextlib import suppress
 
 import numpy as np
 import torch
-from workload import Setting, Stopped, Turns
+from workload import Plan, Setting, Stopped, Turns
 
 for _key, _value in {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -27,28 +28,19 @@ from flwr.simulation import run_simulation  # noqa: E402
 POLL = 0.003  # seconds
 
 
-def run_round(
-    grid: Grid, nodes: list[int], setting: Setting, weights: np.ndarray, *, number: int, dropout: bool
-) -> np.ndarray:
+def run_round(grid: Grid, plan: Plan, setting: Setting, weights: np.ndarray, number: int) -> np.ndarray:
     """Send the cohort its tasks, wait for all, average."""
-    record = ArrayRecord({"flat": Array(weights)})
+    config = {
+        "root": str(plan.root),
+        "double": plan.dtype is torch.float64,
+        "layout": setting.layout,
+        "threads": setting.threads,
+        "round": number,
+    }
+    record, nodes = ArrayRecord({"flat": Array(weights)}), sorted(grid.get_node_ids())[: plan.cohort]
     messages = [
         Message(
-            RecordDict(
-                {
-                    "weights": record,
-                    "config": ConfigRecord(
-                        {
-                            "root": str(setting.plan.root),
-                            "layout": setting.layout,
-                            "dropout": dropout,
-                            "threads": setting.threads,
-                            "round": number,
-                            "place": place,
-                        }
-                    ),
-                }
-            ),
+            RecordDict({"weights": record, "config": ConfigRecord({**config, "place": place})}),
             dst_node_id=node,
             message_type="train",
         )
@@ -63,36 +55,34 @@ def run_round(
             mean += reply.content["weights"]["flat"].numpy()
         if waiting:
             time.sleep(POLL)
-    return mean / len(nodes)
+    return mean / plan.cohort
 
 
 def main() -> None:
     setting = Setting.parse()
-    cohort = setting.plan.cohort
+    nodes = max(setting.plan.cohort, setting.gate.cohort)
     server_app = ServerApp()
 
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
-        while len(nodes := sorted(grid.get_node_ids())) < cohort:
+        while len(list(grid.get_node_ids())) < nodes:
             time.sleep(0.1)
-        weights = setting.plan.weights
-        for number in range(setting.gate):
-            weights = run_round(grid, nodes, setting, weights, number=number, dropout=setting.gate_dropout)
+        weights = setting.gate.weights.astype(np.float64)
+        for number in range(len(setting.gate.clients)):
+            weights = run_round(grid, setting.gate, setting, weights, number)
         setting.passed_gate(torch.from_numpy(weights))
         turns, weights = Turns("cpu"), setting.plan.weights
-        try:
+        with suppress(Stopped):
             turns.wait()
             for number in range(len(setting.plan.clients)):
-                weights = run_round(grid, nodes, setting, weights, number=number, dropout=True)
+                weights = run_round(grid, setting.plan, setting, weights, number)
                 turns.after_round()
-        except Stopped:
-            pass
 
     actors = {"num_cpus": setting.threads, "num_gpus": 0.0}
     run_simulation(
         server_app,
         client_app,
-        num_supernodes=cohort,
+        num_supernodes=nodes,
         backend_config={
             "client_resources": actors,
             "init_args": {"num_cpus": setting.processes * setting.threads, "log_to_driver": False},

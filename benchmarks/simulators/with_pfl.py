@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
-from workload import Plan, Setting, Stopped, Turns, flat, say
+from workload import Plan, Setting, Stopped, Turns, flat
 
 
 def _join_processes(processes: int) -> list[subprocess.Popen[bytes]]:
@@ -80,15 +80,6 @@ class Network(torch.nn.Module):
         return {"loss": Weighted(float(self.loss(inputs, targets)) * len(inputs), len(inputs))}
 
 
-class SeededAveraging(FederatedAveraging):
-    """FedAvg that seeds dropout per user, so that all simulators drop the same units."""
-
-    def train_one_user(self, initial_model_state: Any, model: Any, user_dataset: Any, central_context: Any) -> Any:
-        """Seed, then train as ever."""
-        torch.default_generator.manual_seed(user_dataset.metadata["seed"])
-        return super().train_one_user(initial_model_state, model, user_dataset, central_context)
-
-
 class Clock(TrainingProcessCallback):
     """Counts rounds; between turns the other processes wait for the first."""
 
@@ -139,28 +130,23 @@ def make_users(plan: Plan) -> list[Dataset]:
     """One pfl Dataset per task of the plan, in order; those of other processes stay empty."""
     images, labels = plan.images(SETTING.layout, SETTING.device), plan.labels(SETTING.device)
     samples = torch.from_numpy(plan.samples).flatten(0, 1).flatten(1).to(SETTING.device)
-    seeds = plan.seeds.reshape(-1)
     return [
-        Dataset((images[chosen], labels[chosen]), user_id=str(i), metadata={"seed": int(seed)})
-        if i % plan.cohort % SETTING.processes == RANK
-        else Dataset((), user_id=str(i))
-        for i, (chosen, seed) in enumerate(zip(samples, seeds, strict=True))
+        Dataset((images[chosen], labels[chosen]) if i % plan.cohort % SETTING.processes == RANK else ())
+        for i, chosen in enumerate(samples)
     ]
 
 
-def run(users: list[Dataset], *, rounds: int, dropout: bool, callbacks: list[TrainingProcessCallback]) -> torch.Tensor:
+def run(plan: Plan, *, rounds: int, dropout: bool, callbacks: list[TrainingProcessCallback]) -> torch.Tensor:
     """FedAvg for so many rounds; the weights after them."""
-    plan = SETTING.plan
     network = Network(plan, SETTING.layout, dropout)
     model = PyTorchModel(
         model=network,
         local_optimizer_create=torch.optim.SGD,
         central_optimizer=torch.optim.SGD(network.parameters(), 1.0),
     )
-    numbers = user_numbers(plan.cohort)
-    data = FederatedDataset(lambda number: users[number % len(users)], lambda: next(numbers))
-    seeded = dropout and SETTING.device == "cpu"
-    (SeededAveraging if seeded else FederatedAveraging)().run(
+    users, numbers = make_users(plan), user_numbers(plan.cohort)
+    data = FederatedDataset(lambda number: users[number], lambda: next(numbers))
+    FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=rounds,
             evaluation_frequency=10**9,
@@ -181,15 +167,10 @@ def run(users: list[Dataset], *, rounds: int, dropout: bool, callbacks: list[Tra
 
 def main() -> None:
     asyncio.set_event_loop(asyncio.new_event_loop())
-    users = make_users(SETTING.plan)
-    SETTING.tf32(False)
-    weights = run(users, rounds=SETTING.gate, dropout=SETTING.gate_dropout, callbacks=[])
+    weights = run(SETTING.gate, rounds=len(SETTING.gate.clients), dropout=False, callbacks=[])
     if RANK == 0:
         SETTING.passed_gate(weights)
-    else:
-        say("gate")
-    SETTING.tf32(True)
-    run(users, rounds=10**9, dropout=True, callbacks=[Clock(Turns(SETTING.device))])
+    run(SETTING.plan, rounds=10**9, dropout=True, callbacks=[Clock(Turns(SETTING.device))])
 
 
 if __name__ == "__main__":

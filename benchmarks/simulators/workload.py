@@ -71,12 +71,13 @@ class Plan:
     images_per_user: int
     seed: int  # what fedgmr derives all of this from
     data: str  # for people
+    dtype: torch.dtype = torch.float32
 
     @classmethod
-    def read(cls, root: Path) -> "Plan":
-        """The plan in a directory."""
+    def read(cls, root: Path, dtype: torch.dtype = torch.float32) -> "Plan":
+        """The plan in a directory, to be computed in `dtype`."""
         described = json.loads((root / "plan.json").read_text())
-        return cls(root=root, images_at=Path(described.pop("images")), **described)
+        return cls(root=root, images_at=Path(described.pop("images")), dtype=dtype, **described)
 
     @cached_property
     def clients(self) -> np.ndarray:
@@ -88,19 +89,15 @@ class Plan:
         """Int [rounds, cohort, steps, batch]: indices into the images."""
         return np.load(self.root / "samples.npy")
 
-    @cached_property
-    def seeds(self) -> np.ndarray:
-        """Int [rounds, cohort]: what dropout draws from in each client's task."""
-        return np.load(self.root / "seeds.npy")
-
     @property
     def weights(self) -> np.ndarray:
         """The initial model, flat."""
         return np.load(self.root / "weights.npy")
 
     def images(self, layout: str, device: str = "cpu") -> Tensor:
-        """Float32 [samples, ...] in layout chw or hwc; on a CPU all simulators share the pages of one file."""
-        return torch.from_numpy(np.load(self.images_at / f"images_{layout}.npy", mmap_mode="c")).to(device)
+        """[samples, ...] in layout chw or hwc; in float32 on a CPU all simulators share the pages of one file."""
+        pages = np.load(self.images_at / f"images_{layout}.npy", mmap_mode="c")
+        return torch.from_numpy(pages).to(device, self.dtype)
 
     def labels(self, device: str = "cpu") -> Tensor:
         """Int64 [samples]."""
@@ -108,7 +105,8 @@ class Plan:
 
     def model(self, layout: str, dropout: bool) -> nn.Sequential:
         """The network with the initial weights."""
-        model = nn.Sequential(*([_ChannelsFirst()] if layout == "hwc" else []), *NETWORKS[self.network](dropout))
+        layers = NETWORKS[self.network](dropout)
+        model = nn.Sequential(*([_ChannelsFirst()] if layout == "hwc" else []), *layers).to(self.dtype)
         set_flat(model, torch.from_numpy(self.weights))
         return model
 
@@ -131,9 +129,8 @@ class Setting:
     """How one simulator runs: the arguments every script takes."""
 
     plan: Plan
+    gate: Plan  # a small one in float64, run before any clock
     out: Path  # where the weights after the gate's rounds go
-    gate: int  # rounds of the gate
-    gate_dropout: bool
     layout: str
     threads: int
     processes: int
@@ -145,9 +142,8 @@ class Setting:
         """From the command line."""
         parser = argparse.ArgumentParser()
         parser.add_argument("plan", type=Path)
+        parser.add_argument("gate", type=Path)
         parser.add_argument("--out", type=Path, required=True)
-        parser.add_argument("--gate", type=int, default=2)
-        parser.add_argument("--gate-dropout", action="store_true")
         parser.add_argument("--layout", choices=["chw", "hwc"], default="chw")
         parser.add_argument("--threads", type=int, default=2)
         parser.add_argument("--processes", type=int, default=1)
@@ -155,11 +151,10 @@ class Setting:
         parser.add_argument("--executor", default="sequential")
         arguments = vars(parser.parse_args())
         torch.set_num_threads(arguments["threads"])
-        return cls(**{**arguments, "plan": Plan.read(arguments["plan"])})
-
-    def tf32(self, on: bool) -> None:
-        """CUDA: float32 products in TF32, off for the gate and on for the clock, in every simulator."""
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = on
+        # CUDA: what is timed is float32 with products in TF32, in every simulator.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        plans = {"plan": Plan.read(arguments["plan"]), "gate": Plan.read(arguments["gate"], torch.float64)}
+        return cls(**{**arguments, **plans})
 
     def passed_gate(self, model: Tensor) -> None:
         """Hand the weights after the gate's rounds over."""

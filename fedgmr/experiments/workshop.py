@@ -19,12 +19,13 @@ from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.submodels.widths import RollingWindow
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Task
+from fedgmr.training import fused
 from fedgmr.training.bench import Bench, MaskedBench
 from fedgmr.training.break_even import ASSUMED, break_even, observe_layers
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.executors import Executor, SequentialExecutor
 from fedgmr.training.graphed import GraphedExecutor, can_be_graphed
-from fedgmr.training.graphed_bench import GraphedBench, GraphedMasked, GraphedSliced
+from fedgmr.training.graphed_bench import Fusion, GraphedBench, GraphedMasked, GraphedSliced
 from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.sliced_bench import SlicedBench
@@ -57,7 +58,8 @@ class Workshop:
 
     def graphed_trainer(self) -> LocalTrainer:
         """A trainer whose steps can be captured."""
-        return self._trainer(make_graphed_bench(*self._bench_parts(), self.recipe.training.optimizer))
+        execution = self.recipe.execution
+        return self._trainer(make_graphed_bench(*self._bench_parts(), self.recipe.training.optimizer, execution))
 
     def chosen(self, server: Server) -> tuple[Recipe, Executor]:
         """The recipe's executor; for `auto` the faster one, written into the recipe."""
@@ -144,17 +146,29 @@ def make_graphed_bench(
     plan: ChannelPlan | None,
     device: torch.device,
     optimizer: Optimizer,
+    execution: ExecutionSettings,
 ) -> GraphedBench:
     """The same with memory that stays where it is."""
     plain = isinstance(optimizer, SGD)
-    lying = plain and lies_channels_last(layout)
+    fusion = _fusion(method, layout, execution) if plain else None
+    lying = plain and (lies_channels_last(layout) or fusion is not None)
     if not method.by_width:
         keep_mask = not plain or method.local.kind == "thresholded_sgd"
-        return GraphedMasked(model, layout, device, optimizer, channels_last=lying, keep_mask=keep_mask)
+        return GraphedMasked(model, layout, device, optimizer, channels_last=lying, keep_mask=keep_mask, fusion=fusion)
     _check_rolling(method, model, layout)
     assert plan is not None
     ladder = method.levels_in_ladder
-    return GraphedSliced(model, layout, plan, ladder, method.local, device, optimizer, channels_last=lying)
+    return GraphedSliced(
+        model, layout, plan, ladder, method.local, device, optimizer, channels_last=lying, fusion=fusion
+    )
+
+
+def _fusion(method: Method, layout: Layout, execution: ExecutionSettings) -> Fusion | None:
+    """Fused kernels compute in float32; a rule that changes gradients must be given them."""
+    if not execution.fused or layout.dtype != torch.float32 or not fused.available():
+        return None
+    changes = method.local.kind == "thresholded_sgd" or getattr(method.local, "proximal", 0) > 0
+    return Fusion(linear=not changes, tf32=execution.tf32)
 
 
 def _check_rolling(method: Method, model: nn.Module, layout: Layout) -> None:

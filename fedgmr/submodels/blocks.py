@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-_BLOCK = 2**18
+_BLOCK = 2**20
 _SHARED = 2**19  # shorter vectors are done before a second thread has begun
 
 

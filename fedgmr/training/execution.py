@@ -27,6 +27,10 @@ class ExecutionSettings:
         default=False,
         metadata={"help": "graphed: fuse the model's operations with torch.compile, which takes a minute at the start"},
     )
+    fused: bool = field(
+        default=False,
+        metadata={"help": "graphed: Triton kernels for what follows convolutions and for large linear layers' steps"},
+    )
     tf32: bool = field(default=True, metadata={"help": "CUDA: products of float32 in TF32"})
     autocast: Literal["none", "bfloat16"] = field(
         default="none", metadata={"help": "precision of the forward and backward pass; weights stay as they are"}

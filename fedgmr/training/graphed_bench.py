@@ -8,6 +8,7 @@ its own. Read next: `graphed.py`, which captures and replays.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from fedgmr.submodels.channels import ChannelPlan
 from fedgmr.submodels.layout import Layout, TensorPlace
 from fedgmr.submodels.levels import Ladder
 from fedgmr.training.bench import Bench, Desk, LocalRun, Loss, MaskedBench
+from fedgmr.training.fused import Ledger, fuse
 from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.rules import LocalRule
 from fedgmr.training.sliced_bench import SlicedBench
@@ -27,6 +29,8 @@ class StaticRun(LocalRun):
     """A run whose tensors stay where they are; `rates` are the learning rate within the sub-model, zero outside."""
 
     rates: Sequence[Tensor]
+    ledger: Ledger | None  # of linear layers that are stepped without a gradient
+    tf32: bool
     outside_views: Sequence[Tensor | None]
     evaluate: Callable[[Tensor, Tensor], Tensor] | None  # a compiled loss
 
@@ -39,13 +43,31 @@ class StaticRun(LocalRun):
         """For each parameter what lies outside the sub-model."""
         return self.outside_views
 
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """Gradients of `loss`, one per parameter that is not in the ledger."""
+        if self.ledger is None or not self.ledger.names:
+            return super().gradients(loss)
+        wanted = [self.parameters[i] for i in self._with_gradient]
+        return list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
+
     def descend(self, gradients: Sequence[Tensor]) -> None:
         """One step of the optimiser within the sub-model."""
         if not isinstance(self.descent, SGD):
             return super().descend(gradients)
+        chosen = self._with_gradient
+        parameters, rates = [self.parameters[i] for i in chosen], [self.rates[i] for i in chosen]
         with torch.no_grad():
-            torch._foreach_addcmul_(self.parameters, list(gradients), list(self.rates), value=-1.0)
+            torch._foreach_addcmul_(parameters, list(gradients), rates, value=-1.0)
+            for i in range(len(self.places)):
+                name = self.places[i].name
+                if self.ledger is not None and name in self.ledger.entries:
+                    self.ledger.step(name, self.parameters[i].data, self.rates[i], tf32=self.tf32)
         return None
+
+    @cached_property
+    def _with_gradient(self) -> list[int]:
+        noted = set() if self.ledger is None else set(self.ledger.names)
+        return [i for i, place in enumerate(self.places) if place.name not in noted]
 
 
 class StaticDesk:
@@ -54,14 +76,13 @@ class StaticDesk:
     def __init__(self, desk: Desk, *, channels_last: bool) -> None:
         self.desk = desk
         places = desk.layout.parameters
-        self.order = _channels_last(places, desk.flat.device) if channels_last else None
-        if self.order is not None:
+        order = _channels_last(places, desk.flat.device) if channels_last else None
+        self.order = self.inverse = None if order is None else order.to(torch.int32)
+        if order is not None:
             for parameter, view in zip(desk.parameters, _views(desk.flat, places), strict=True):
                 parameter.data = view
-        inverse = None if self.order is None else torch.empty_like(self.order)
-        if inverse is not None:
-            inverse[self.order] = torch.arange(len(inverse), device=inverse.device)
-        self.inverse = inverse
+            self.inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+            self.inverse = self.inverse.to(torch.int32)  # half the bytes to read
         self.flat_rates = torch.zeros_like(desk.flat)
         self.rates = self.views(self.flat_rates)
         self.rate = torch.zeros((), dtype=desk.flat.dtype, device=desk.flat.device)
@@ -93,11 +114,26 @@ class StaticDesk:
             self.outside.zero_() if outside is None else self.outside.copy_(outside)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fusion:
+    """Which kernels of `fused.py` are used."""
+
+    linear: bool  # large linear layers are stepped without a gradient
+    tf32: bool
+
+    def __call__(self, module: nn.Module) -> tuple[nn.Module, Ledger]:
+        """The module with fused layers, and what its backward pass notes."""
+        ledger = Ledger()
+        return fuse(module, ledger if self.linear else None), ledger
+
+
 class GraphedBench(Bench):
     """What both benches below share: desks that stay, and runs that can be opened again for a capture."""
 
     keep_mask: bool
     channels_last: bool
+    fusion: "Fusion | None" = None
+    _ledgers: dict[int, Ledger]
     compiler: Callable[[int, nn.Module], Callable[[Tensor, Tensor], Tensor]] | None = None
     _statics: dict[int, StaticDesk]
     _last: tuple[int, Desk]
@@ -142,6 +178,8 @@ class GraphedBench(Bench):
             coordinates=self._coordinates(level),
             descent=self._descent,
             rates=static.rates,
+            ledger=self._ledgers.get(self.key(level)),
+            tf32=self.fusion is not None and self.fusion.tf32,
             outside_views=static.views(static.outside) if self.keep_mask else [None] * len(desk.parameters),
             evaluate=None if self.compiler is None else self.compiler(self.key(level), desk.module),
         )
@@ -159,7 +197,11 @@ class GraphedMasked(GraphedBench, MaskedBench):
         *,
         channels_last: bool,
         keep_mask: bool,
+        fusion: Fusion | None = None,
     ) -> None:
+        self.fusion, self._ledgers = fusion, {}
+        if fusion is not None:
+            module, self._ledgers[0] = fusion(module)
         super().__init__(module, layout, device, optimizer)
         self.keep_mask, self.channels_last = keep_mask, channels_last
         self.static = StaticDesk(self.desk, channels_last=channels_last)
@@ -227,15 +269,22 @@ class GraphedSliced(GraphedBench, SlicedBench):
         optimizer: Optimizer,
         *,
         channels_last: bool,
+        fusion: Fusion | None = None,
     ) -> None:
         super().__init__(model, layout, plan, ladder, rule, device, optimizer)
-        self.channels_last = channels_last
+        self.channels_last, self.fusion, self._ledgers = channels_last, fusion, {}
         self._statics = {}
         self._packing: dict[int, Tensor] = {}  # by level: where its values lie on the desk, in level order
 
     def key(self, level: int) -> int:
         """A desk per level."""
         return level
+
+    def _prepared(self, module: nn.Module, level: int) -> nn.Module:
+        if self.fusion is None:
+            return module
+        fused, self._ledgers[level] = self.fusion(module)
+        return fused
 
     def begin(self, task: ClientTask, loss: Loss) -> None:
         """Take up a task with the client's loss."""

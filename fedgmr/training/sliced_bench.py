@@ -99,8 +99,13 @@ class SlicedBench(Bench):
             if self.scaled and width < 1:
                 scale_hidden(module, self.plan, 1 / width)
             entries = _buffer_entries(self.layout, self.plan, kept).to(self.device)
-            self._desks[level] = (Desk(module, Layout.of(module), self.device), entries)
+            small = Layout.of(module)
+            self._desks[level] = (Desk(self._prepared(module, level), small, self.device), entries)
         return self._desks[level]
+
+    def _prepared(self, module: nn.Module, level: int) -> nn.Module:
+        """The small module of a level as it is trained; its parameters keep their names."""
+        return module
 
 
 def _buffer_entries(layout: Layout, plan: ChannelPlan, kept: Mapping[int, Tensor]) -> Tensor:

@@ -23,15 +23,14 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         patch.delenv("FEDGMR_DATA", raising=False)
         data = plan.write_images(root / "images", 61, ["chw", "hwc"], seed=3)
     plan.write_plan(root / "plan", workload, root / "images", rounds=4, data=data, seed=3)
-    return Plan.read(root / "plan")
+    return Plan.read(root / "plan", torch.float64)
 
 
 def setting(written: Plan, layout: str, out: Path) -> Setting:
     return Setting(
         plan=written,
+        gate=written,
         out=out,
-        gate=4,
-        gate_dropout=True,
         layout=layout,
         threads=1,
         processes=1,
@@ -55,20 +54,20 @@ def test_the_plan_holds_what_the_workload_says(written: Plan) -> None:
 @pytest.mark.parametrize("layout", ["chw", "hwc"])
 def test_fedgmr_ends_where_the_plain_loop_does(written: Plan, layout: str, tmp_path: Path) -> None:
     chosen = setting(written, layout, tmp_path / "weights.npy")
-    loop = bare.Federation(chosen, dropout=True)
+    loop = bare.Federation(written, chosen, dropout=False)
     for _ in range(4):
         loop.run_round()
     expected = torch.cat([part.reshape(-1) for part in loop.globals])
-    result = with_fedgmr.run(chosen, rounds=4, dropout=True, tf32=False)
+    result = with_fedgmr.run(written, chosen, rounds=4, dropout=False)
     found = torch.cat([part.reshape(-1) for part in result.model.values()])
     assert result.summary["ticks"] == 4
-    assert float((found - expected).norm() / expected.norm()) < 1e-6
+    assert float((found - expected).norm() / expected.norm()) < 1e-12
     assert float((expected - torch.from_numpy(written.weights)).norm()) > 1e-3
 
 
-def test_a_contender_takes_turns(written: Plan) -> None:
+def test_a_contender_takes_turns(written: Plan, tmp_path: Path) -> None:
     entry = Entry(system="bare", setting="1 thread", arguments=("--threads", "1"))
-    contender = Contender.start(entry, sys.executable, written.root, gate=1, dropout=True)
+    contender = Contender.start(entry, sys.executable, written.root, written.root)
     try:
         contender.take_turn(1, counts=False)
         contender.take_turn(2)
@@ -77,6 +76,10 @@ def test_a_contender_takes_turns(written: Plan) -> None:
     assert contender.process.returncode == 0
     assert gate([contender]) == [contender]
     assert contender.difference == 0
+    other = Contender(entry=entry, process=contender.process, errors=contender.errors, weights=tmp_path / "other.npy")
+    np.save(other.weights, np.load(contender.weights) * (1 + 2e-5))
+    assert gate([contender, other]) == [contender]
+    assert other.difference == pytest.approx(2e-5, rel=1e-3)
     assert len(contender.walls) == len(contender.processors) == 1
     assert simulators.ratio(contender, contender) == 1
     (row,) = simulators.raw("trivial", [contender])

@@ -54,6 +54,7 @@ TENSORS = {
     "c": torch.tensor(-0.0, dtype=torch.float64),
     "empty": torch.empty(0, dtype=torch.int64),
     "half": torch.tensor([1.5], dtype=torch.float16),
+    "brain": torch.tensor([1.5, -3e38], dtype=torch.bfloat16),
     "strided": torch.arange(6, dtype=torch.float32).view(2, 3).t(),
 }
 
@@ -68,8 +69,12 @@ def test_each_reads_what_the_other_writes(tmp_path: Path) -> None:
         for key, tensor in TENSORS.items():
             assert tensors[key].dtype == library[key].dtype == tensor.dtype
             assert tensors[key].shape == library[key].shape == tensor.shape
-            assert tensors[key].numpy().tobytes() == library[key].numpy().tobytes()
+            assert _bytes(tensors[key]) == _bytes(library[key])
             assert torch.equal(tensors[key], tensor)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy().tobytes()
 
 
 def test_any_flipped_bit_is_seen_or_harmless(tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 """The graphed executor's slots against the plain loop; captured and replayed where there is a CUDA device."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from e2e import tiny
 from torch import Tensor, nn
 
-from e2e import tiny
 from equivalence.runs import LINKS, objects
 from fedgmr import Task
 from fedgmr.exchange import ClientTask, Update
@@ -17,6 +18,7 @@ from fedgmr.experiments.workshop import Workshop
 from fedgmr.federation import federate
 from fedgmr.methods.method import BUILT_IN
 from fedgmr.tasks.images import FlipAndCrop
+from fedgmr.training import fused
 from fedgmr.training.graphed import Slot
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -140,6 +142,20 @@ def test_a_graphed_run_needs_a_device() -> None:
 
 def test_auto_is_written_out() -> None:
     assert objects(tiny.dense()).recipe.execution.executor == "sequential"
+
+
+@pytest.mark.skipif(
+    not fused.available() or os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter"
+)
+@pytest.mark.parametrize("method", ["fedgmr", "heterofl", "fjord", "fiarse"])
+def test_fused_kernels_agree_with_the_plain_loop(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "_LARGE", 40)  # the last layer too
+    plain, slots = (
+        objects(images(torch.float32), method, FROZEN, links=COARSE, seconds=1e6, execution={"fused": True})
+        for _ in range(2)
+    )
+    slots.fleet.executor = Slots(workshop(slots).graphed_trainer, 1)
+    assert far(go(slots, 2), go(plain, 2)) <= 1e-5
 
 
 @CUDA

@@ -205,21 +205,23 @@ def merges(draw: st.DrawFn) -> tuple[Merge, Tensor, Tensor, Tensor, Tensor]:
             maps.append((version, LevelMap.full(size)))
         else:
             raw = numbers.integers(0, 4, size).astype(np.uint8)
-            maps.append((version, LevelMap(torch.from_numpy(raw), (0.2, 0.5, 0.8))))
+            ladder = (0.2, 0.5, 0.8, 1.0) if draw(st.booleans()) else (0.2, 0.5, 0.8)  # the top holds all, or not
+            maps.append((version, LevelMap(torch.from_numpy(raw), ladder)))
     contributions, dense, masks, starts, weights = [], [], [], [], []
     for client in range(draw(st.integers(1, 6))):
         version, levels = draw(st.sampled_from(maps))
         level = draw(st.integers(0, levels.top))
         mask = levels.mask(level)
         values = torch.from_numpy(numbers.standard_normal(size))
+        natural = levels.whole(level) and draw(st.booleans())
         contributions.append(
             Contribution(
                 client=client,
                 version=0,
                 level=level,
-                levels=levels,
+                levels=None if natural else levels,
                 map_version=version,
-                values=levels.pack(values, level),
+                values=values if natural else levels.pack(values, level),
                 buffers=torch.from_numpy(numbers.standard_normal(2)),
             )
         )
@@ -262,3 +264,43 @@ def test_the_rules_equal_the_equations(case: tuple[Merge, Tensor, Tensor, Tensor
         torch.testing.assert_close(buffers, mean, rtol=1e-9, atol=1e-12)
     uncovered = ~masks.any(0)
     assert torch.equal(MaskAware().merge(merge)[0][uncovered], merge.model[uncovered])
+
+
+def test_more_level_maps_than_one_table_holds() -> None:
+    # Four maps of 30 levels have 31^4 combinations, four maps of one client each.
+    draw = torch.Generator().manual_seed(0)
+    ladder = tuple((step + 1) / 30 for step in range(30))
+    maps = [LevelMap.from_scores(torch.randn(200, generator=draw), ladder) for _ in range(4)]
+    models, model = torch.randn(4, 200, generator=draw), torch.randn(200, generator=draw)
+    levels = [3, 9, 20, 26]
+    held = [
+        contribution(client, maps[client].pack(models[client], level).tolist(), level=level, levels=maps[client])
+        for client, level in enumerate(levels)
+    ]
+    held = [replace(c, map_version=c.client) for c in held]
+    weights = [1.0, 0.5, 0.25, 2.0]
+    masks = torch.stack([maps[client].mask(level) for client, level in enumerate(levels)])
+    assert not masks.any(0).all()
+    merged, _ = MaskAware().merge(merge_of(model.tolist(), held, weights))
+    expected = mask_aware_mean(models, masks, torch.tensor(weights), model)
+    torch.testing.assert_close(merged, expected, rtol=1e-6, atol=1e-7)
+    assert torch.equal(merged[~masks.any(0)], model[~masks.any(0)])
+
+
+def test_half_precision_is_added_in_full() -> None:
+    # 2048 + 1 is no float16, nor is the sum 2 * 60000.
+    whole = [
+        Contribution(
+            client=client,
+            version=0,
+            level=0,
+            levels=None,
+            map_version=0,
+            values=torch.tensor(values, dtype=torch.float16),
+            buffers=torch.empty(0),
+        )
+        for client, values in enumerate([[2048.0, 60000.0], [1.0, 60000.0]])
+    ]
+    model, _ = MaskAware().merge(merge_of([0.0, 0.0], whole, [1.0, 1.0]))
+    assert model.dtype == torch.float32
+    assert model.tolist() == [1024.5, 60000.0]

@@ -54,16 +54,21 @@ def train(message: Message, context: Context) -> Message:
         levels = _levels(workplace, state, order, maps, context.run_id)
         if levels is None:
             return lacks_reply("map", message)
-        return _trained(workplace, order, values, levels, message, began)
+        return _trained(workplace, order, values, levels, message, context.run_id, began)
     except wire.Refused as refused:
         _log.warning("A task was refused: %s", refused)
         return refusal_reply(refused.reason, str(refused), message)
 
 
 def _trained(
-    workplace: Workplace, order: Order, values: list[Piece], levels: LevelMap, message: Message, began: float
+    workplace: Workplace,
+    order: Order,
+    values: list[Piece],
+    levels: LevelMap,
+    message: Message,
+    run: int,
+    began: float,
 ) -> Message:
-    run = message.metadata.run_id
     _ = workplace.task  # loading the data is no training
     loaded = time.perf_counter()
     update = workplace.train(order, values, levels, run=run)

@@ -90,6 +90,7 @@ class FlowerFleet:
         self._known: dict[int, tuple[int, int]] = {}  # by client: version and highest level of the map it holds
         self._past, self._began = 0.0, float("inf")  # seconds before the clock was started; when that was
         self._late, self._told = 0.0, -1
+        self._accepted: list[tuple[Flight, dict[str, Any]]] = []  # since the last merge
 
     @property
     def now(self) -> float:
@@ -113,8 +114,10 @@ class FlowerFleet:
         self._began = self.time.now()
 
     def close(self) -> None:
-        """Stop all traffic."""
+        """Stop all traffic; what arrived after the last merge is not used."""
         self.courier.close()
+        for flight, details in self._accepted:
+            self._tell("unmerged", flight, **details)
 
     def free(self) -> list[int]:
         """Clients that can take a task now."""
@@ -128,7 +131,7 @@ class FlowerFleet:
 
     def dispatch(self, tasks: Sequence[ClientTask]) -> None:
         """Send the tasks in one go."""
-        self._tell_tick()
+        self._tell_merge()
         parcels = self._packed(tasks, self._known)
         letters = []
         for parcel, content in zip(parcels, task_contents(parcels, self.terms.checksum), strict=True):
@@ -228,7 +231,7 @@ class FlowerFleet:
         took, training = answer.at - flight.sent, result.seconds.get("train", 0.0)
         self.meter.observe(task, down=flight.down, up=answer.size, seconds=took, training=training)
         details = {"bytes": answer.size, "took": round(took, 3), "client_seconds": dict(result.seconds)}
-        self._tell("accepted", flight, tick=self.tick() + 1, **details)
+        self._accepted.append((flight, {"arrived": round(self.now, 3), **details}))
         return result.update
 
     def _end(self, flight: Flight, reason: str, *, text: str = "", refused: bool = False) -> None:
@@ -276,7 +279,11 @@ class FlowerFleet:
         who = {"task": flight.name, "client": task.client, "version": task.version}
         self.journal.write(event, **who, seconds=round(self.now, 3), **fields)
 
-    def _tell_tick(self) -> None:
+    def _tell_merge(self) -> None:
+        """Updates count as accepted only now that they have been merged."""
+        for flight, details in self._accepted:
+            self._tell("accepted", flight, tick=self.tick(), **details)
+        self._accepted.clear()
         if self.tick() != self._told:
             self._told = self.tick()
             self.journal.write("tick", tick=self._told, seconds=round(self.now, 3), late=round(self._late, 3))

@@ -4,9 +4,11 @@ Messages are taken apart and put together as Flower does it, so what does not su
 again, go away and come back.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -15,6 +17,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedgmr.fleets.flower import client_app
 from fedgmr.fleets.flower.client_app import app
 from fleets.flower.virtual import VirtualClock
 
@@ -56,6 +59,7 @@ class FakeGrid:
     arrival: Callable[[Node, Message], float | None]
     pushes: list[int] = field(default_factory=list)  # bytes of the distinct objects of each push
     sent: dict[str, Sent] = field(default_factory=dict)
+    run_id: int = RUN
     blocking: bool = True
     fails: int = 0  # so many calls raise, as while a SuperLink restarts
 
@@ -110,7 +114,7 @@ class FakeGrid:
 
     def _answer(self, node: Node, message: Message) -> Message:
         context = Context(
-            run_id=RUN, node_id=node.node_id, node_config=dict(node.config), state=RecordDict(), run_config={}
+            run_id=self.run_id, node_id=node.node_id, node_config=dict(node.config), state=RecordDict(), run_config={}
         )
         try:
             reply = node.answer(message, context)
@@ -122,7 +126,9 @@ class FakeGrid:
 
 
 def identify(monkeypatch: Any) -> None:
-    """What Flower tells a server's app of itself."""
+    """What Flower tells a server's app of itself; and a client measures its own time in steps, not by this machine."""
+    steps = itertools.count()
+    monkeypatch.setattr(client_app, "time", SimpleNamespace(perf_counter=lambda: 0.01 * next(steps)))
     monkeypatch.setattr(TaskIdentity, "_run_id", RUN)
     monkeypatch.setattr(TaskIdentity, "_node_id", 1)
     monkeypatch.setattr(TaskIdentity, "_task_id", 7)

@@ -42,7 +42,7 @@ class Deployed:
 
     def __post_init__(self) -> None:
         self.clock = VirtualClock()
-        self.grid = FakeGrid(self.clock, self.nodes, self.arrival, blocking=self.blocking)
+        self.grid = FakeGrid(self.clock, self.nodes, self.arrival, run_id=self.run_id, blocking=self.blocking)
         self.received: list[Message] = []
         data = {
             "seconds": 1e6,
@@ -83,5 +83,5 @@ class Deployed:
 
     def tasks_of(self, client: int) -> list[dict[str, Any]]:
         """The settings of the tasks sent to a client."""
-        settings = [dict(message.content["settings"]) for message in self.received]
+        settings = [dict(m.content["settings"]) for m in self.received if m.metadata.message_type == "train"]
         return [entry for entry in settings if entry["client"] == client]

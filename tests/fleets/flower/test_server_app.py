@@ -40,13 +40,13 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def grid(tmp_path: Path, clock: VirtualClock, *, blow: float | None = None, lead: int = 0) -> FakeGrid:
+def grid(tmp_path: Path, clock: VirtualClock, *, blow: float | None = None, run_id: int = RUN) -> FakeGrid:
     """Answers after 4 s; at the moment `blow` the server's app dies."""
 
     def arrival(node: Node, message: Message) -> float | None:
         return clock.now() + 4.0
 
-    made = FakeGrid(clock, partitions(3, tmp_path / "nodes"), arrival, blocking=False)
+    made = FakeGrid(clock, partitions(3, tmp_path / "nodes"), arrival, run_id=run_id, blocking=False)
     if blow is not None:
         look = made.get_nodes
 
@@ -93,7 +93,7 @@ def test_a_run_goes_on_from_its_checkpoint(recipe: Path, tmp_path: Path) -> None
 
     clock = VirtualClock()
     clock.sleep(1000.0)
-    directory, result = run(grid(tmp_path, clock), RUN + 1, config | {"resume": True}, clock)
+    directory, result = run(grid(tmp_path, clock, run_id=RUN + 1), RUN + 1, config | {"resume": True}, clock)
     events = journal(directory)
     resumed = next(event for event in events if event["event"] == "resumed")
     assert resumed["seconds"] == pytest.approx(30.0, abs=1.0)
@@ -120,7 +120,10 @@ def test_the_interrupted_run_learns_as_an_undisturbed_one(recipe: Path, tmp_path
         run(grid(tmp_path / "b", clock, blow=35.0), RUN, config | {"output": str(tmp_path / "cut")}, clock)
     clock = VirtualClock()
     resumed = run(
-        grid(tmp_path / "b", clock), RUN + 1, config | {"output": str(tmp_path / "cut"), "resume": True}, clock
+        grid(tmp_path / "b", clock, run_id=RUN + 1),
+        RUN + 1,
+        config | {"output": str(tmp_path / "cut"), "resume": True},
+        clock,
     )[1]
     assert all(torch.equal(whole.model[name], resumed.model[name]) for name in whole.model)
 
@@ -142,8 +145,8 @@ def test_mistakes_are_told_in_a_sentence(change: dict[str, Any], message: str, r
 
 
 def test_densities_are_measured(tmp_path: Path) -> None:
-    """Links of 4 MiB/s, 40 kiB/s and 4 kiB/s behind 5 s of overhead; the period is 12 s."""
-    rates = {0: 4e6, 1: 4e4, 2: 4e3}
+    """Links of 4 MB/s, 1 kB/s and 270 B/s, half of that up, behind 5 s of overhead; the period is 12 s."""
+    rates = {0: 4e6, 1: 1e3, 2: 270.0}
     nodes = partitions(3, tmp_path)
     run = Deployed(
         nodes,
@@ -155,18 +158,20 @@ def test_densities_are_measured(tmp_path: Path) -> None:
     )
 
     def arrival(node: Node, message: Message) -> float:
-        records = message.content.array_records
-        down = sum(len(array.data) for record in records.values() for array in record.values())
+        run.received.append(message)
+        records, settings = message.content.array_records, message.content.config_records["settings"]
+        down = len(settings.get("recipe", ""))
+        down += sum(len(array.data) for record in records.values() for array in record.values())
         up = 0.0
         if message.metadata.message_type == "train":
-            task = run.server.dispatched[message.content.config_records["settings"]["client"]]
+            task = run.server.dispatched[settings["client"]]
             up = 4.0 * task.levels.sizes[task.level]
         return run.clock.now() + 5.0 + (down + 2 * up) / rates[node.config["partition-id"]]
 
     run.grid.arrival = arrival
     history: list[list[int]] = []
     run.drive(12, lambda tick: history.append(list(run.server.client_levels)))
-    assert history[0] == [0, 0, 0], "all begin with the smallest"
+    assert [run.tasks_of(client)[0]["level"] for client in range(3)] == [0, 0, 0], "all begin with the smallest"
     sizes = run.server.levels.sizes
     fitting = [max(i for i in range(5) if 5.0 + 12.0 * sizes[i] / rate <= 12.0) for rate in rates.values()]
-    assert history[-1] == fitting == [4, 4, 2]
+    assert history[-1] == fitting == [4, 3, 1]

@@ -75,19 +75,20 @@ class VirtualMailbox:
         self._clock = clock
         self._items: deque[Any] = deque()
         self._waiting: threading.Event | None = None
+        self._woken: _Entry | None = None
 
     def put(self, item: Any) -> None:
         self._items.append(item)
-        if self._waiting is not None:
-            self._clock.schedule(self._clock.now(), self._waiting)
-            self._waiting = None
+        if self._waiting is not None and self._woken is None:
+            self._woken = self._clock.schedule(self._clock.now(), self._waiting)
 
     def get(self, *, until: float) -> Any | None:
         if not self._items and until > self._clock.now():
             event = self._waiting = threading.Event()
             timeout = self._clock.schedule(until, event) if until < math.inf else None
             self._clock._hand_over(event)
-            if timeout is not None:
-                timeout.cancelled = True
-            self._waiting = None
+            for entry in (timeout, self._woken):
+                if entry is not None:
+                    entry.cancelled = True  # it waits no longer, whichever of the two came first
+            self._waiting = self._woken = None
         return self._items.popleft() if self._items else None

@@ -1,0 +1,121 @@
+"""Triton kernels of the graphed executor: what follows a convolution, forward and backward, in one pass each.
+
+Activations lie channels last, as rows of channels; everything is computed in float32. Sums over rows are made block
+by block and added up in a fixed order, so the same inputs give the same bits. Triton comes with PyTorch's CUDA
+builds; without it nothing here is used. Read next: `fused.py`, which calls them.
+"""
+
+import triton
+import triton.language as tl
+
+# The code of a 2 x 2 field: 0..3 where its largest input was, 4 where the ReLU made it zero.
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def relu_forward(inputs, bias, outputs, rows, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Outputs = relu(inputs + bias) on [rows, channels]."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    inside = (row[:, None] < rows) & (channel[None, :] < channels)
+    at = row[:, None].to(tl.int64) * channels + channel[None, :]
+    added = tl.load(bias + channel, mask=channel < channels, other=0.0).to(tl.float32)
+    values = tl.load(inputs + at, mask=inside, other=0.0).to(tl.float32) + added[None, :]
+    tl.store(outputs + at, tl.maximum(values, 0.0), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def relu_backward(  # type: ignore[no-untyped-def]
+    slopes, outputs, into, sums, rows, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr
+):
+    """Into = slopes where outputs > 0; sums [blocks, channels] of it, for the bias."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    inside = (row[:, None] < rows) & (channel[None, :] < channels)
+    at = row[:, None].to(tl.int64) * channels + channel[None, :]
+    alive = tl.load(outputs + at, mask=inside, other=0.0).to(tl.float32) > 0.0
+    slope = tl.where(alive, tl.load(slopes + at, mask=inside, other=0.0).to(tl.float32), 0.0)
+    tl.store(into + at, slope, mask=inside)
+    tl.store(sums + tl.program_id(0) * channels + channel, tl.sum(slope, 0), mask=channel < channels)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def pool_forward(  # type: ignore[no-untyped-def]
+    inputs, bias, outputs, codes, rows, height, width, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr
+):
+    """Outputs = 2 x 2 maximum of relu(inputs + bias); height and width are the outputs'."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    inside = (row[:, None] < rows) & (channel[None, :] < channels)
+    column, line = row % width, row // width  # line counts through all images
+    corner = (line * 4 * width + column * 2).to(tl.int64)  # the inputs have 2 x 2 as many rows
+    at = corner[:, None] * channels + channel[None, :]
+    best = tl.load(inputs + at, mask=inside, other=0.0).to(tl.float32)
+    code = tl.zeros([ROWS, CHANNELS], tl.int32)
+    for place in tl.static_range(1, 4):
+        step = ((place // 2) * 2 * width + place % 2) * channels
+        value = tl.load(inputs + at + step, mask=inside, other=0.0).to(tl.float32)
+        code = tl.where(value > best, place, code)
+        best = tl.maximum(value, best)
+    best += tl.load(bias + channel, mask=channel < channels, other=0.0).to(tl.float32)[None, :]
+    code = tl.where(best > 0.0, code, 4)
+    to = row[:, None].to(tl.int64) * channels + channel[None, :]
+    tl.store(outputs + to, tl.maximum(best, 0.0), mask=inside)
+    tl.store(codes + to, code.to(tl.uint8), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def pool_backward(  # type: ignore[no-untyped-def]
+    slopes, codes, into, sums, rows, height, width, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr
+):
+    """Into = slopes where each field's largest input was, zero elsewhere; sums as in relu_backward."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    inside = (row[:, None] < rows) & (channel[None, :] < channels)
+    to = row[:, None].to(tl.int64) * channels + channel[None, :]
+    code = tl.load(codes + to, mask=inside, other=4).to(tl.int32)
+    slope = tl.where(code < 4, tl.load(slopes + to, mask=inside, other=0.0).to(tl.float32), 0.0)
+    column, line = row % width, row // width
+    corner = (line * 4 * width + column * 2).to(tl.int64)
+    at = corner[:, None] * channels + channel[None, :]
+    for place in tl.static_range(4):
+        step = ((place // 2) * 2 * width + place % 2) * channels
+        tl.store(into + at + step, tl.where(code == place, slope, 0.0), mask=inside)
+    tl.store(sums + tl.program_id(0) * channels + channel, tl.sum(slope, 0), mask=channel < channels)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def linear_step(  # type: ignore[no-untyped-def]
+    weights,
+    rates,
+    slopes,
+    inputs,
+    outputs_count,
+    inputs_count,
+    samples,
+    OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Weights -= rates · (slopesᵀ inputs), without ever writing the gradient; [outputs, inputs]."""
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    column = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
+    gradient = tl.zeros([OUTPUTS, INPUTS], tl.float32)
+    for start in range(0, samples, SAMPLES):
+        sample = start + tl.arange(0, SAMPLES)
+        slope = tl.load(
+            slopes + sample[None, :] * outputs_count + output[:, None],
+            mask=(sample[None, :] < samples) & (output[:, None] < outputs_count),
+            other=0.0,
+        )
+        value = tl.load(
+            inputs + sample[:, None] * inputs_count + column[None, :],
+            mask=(sample[:, None] < samples) & (column[None, :] < inputs_count),
+            other=0.0,
+        )
+        gradient += tl.dot(slope.to(tl.float32), value.to(tl.float32), input_precision=PRECISION)
+    at = output[:, None].to(tl.int64) * inputs_count + column[None, :]
+    inside = (output[:, None] < outputs_count) & (column[None, :] < inputs_count)
+    weight = tl.load(weights + at, mask=inside, other=0.0)
+    rate = tl.load(rates + at, mask=inside, other=0.0)
+    tl.store(weights + at, weight - rate * gradient, mask=inside)
