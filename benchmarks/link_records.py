@@ -22,7 +22,7 @@ _UNSHARED = 1e6  # MiB/s; the server's own uplink is no part of this
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One accepted task, as the run's journal tells it."""
+    """One task whose update arrived, as the run's journal tells it."""
 
     client: int
     level: int
@@ -46,16 +46,16 @@ class Outcome:
 
 
 def read_tasks(directory: Path) -> tuple[list[Task], set[int]]:
-    """The accepted tasks of a run, and the clients that were left with one."""
+    """The tasks of a run whose updates arrived, and the clients that were left with one."""
     events = [json.loads(line) for line in (directory / "updates.jsonl").read_text().splitlines()]
     sent: dict[str, dict[str, Any]] = {}
     tasks = []
     for event in events:
         if event["event"] == "dispatched":
             sent[event["task"]] = event
-        elif event["event"] in ("accepted", "lost", "refused"):
+        elif event["event"] in ("accepted", "unmerged", "lost", "refused"):
             order = sent.pop(event["task"], None)
-            if order is not None and event["event"] == "accepted":
+            if order is not None and event["event"] in ("accepted", "unmerged"):
                 tasks.append(
                     Task(
                         client=event["client"],

@@ -25,11 +25,12 @@ from fedgmr.training.break_even import ASSUMED, break_even, observe_layers
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.executors import Executor, SequentialExecutor
 from fedgmr.training.graphed import GraphedExecutor, can_be_graphed
-from fedgmr.training.graphed_bench import Fusion, GraphedBench, GraphedMasked, GraphedSliced
+from fedgmr.training.graphed_bench import GraphedBench, GraphedMasked, GraphedSliced
 from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.sliced_bench import SlicedBench
 from fedgmr.training.sparse_bench import SparseBench, large_layers
+from fedgmr.training.static_desk import Fusion
 
 _PROBED = 4  # tasks side by side
 
@@ -53,8 +54,7 @@ class Workshop:
 
     def graphed(self) -> GraphedExecutor:
         """Tasks side by side in CUDA graphs."""
-        execution = self.recipe.execution
-        return GraphedExecutor(self.graphed_trainer, self.device, slots=execution.slots, compiled=execution.compile)
+        return GraphedExecutor(self.graphed_trainer, self.device, slots=self.recipe.execution.slots)
 
     def graphed_trainer(self) -> LocalTrainer:
         """A trainer whose steps can be captured."""

@@ -100,9 +100,10 @@ def _place(size: int, digits: Sequence[tuple[Tensor, int]], cell: Tensor | None,
         rest = ends[at[:, 0]] - above[at[:, 0], at[:, 1]].view(-1, 1)
         within = None
         if len(at) > 1:
-            within = cut.view(-1).cumsum(0).sub_(1).index_select(0, bins.index_select(0, members))
+            number = cut.view(-1).cumsum(0).sub_(1).to(_cell_type(len(at)))
+            within = number.index_select(0, bins.index_select(0, members))
         closer = _place(len(members), _among(digits[1:], members), within, rest)
-        groups.index_copy_(0, members, closer)
+        groups.scatter_(0, members, closer)
     return groups
 
 
@@ -135,11 +136,11 @@ def _by_index(size: int, cell: Tensor | None, ends: Tensor) -> Tensor:
     ranks = torch.arange(size, device=ends.device)
     if cell is None:
         return torch.searchsorted(ends[0], ranks, right=True).to(torch.uint8)
-    order = torch.sort(cell, stable=True).indices
-    populations = torch.bincount(cell, minlength=len(ends))
+    order, number = torch.sort(cell, stable=True).indices, cell.to(torch.int32)
+    populations = torch.bincount(number, minlength=len(ends))
     begin = populations.cumsum(0) - populations
-    ranks = torch.empty_like(ranks).index_copy_(0, order, ranks) - begin.index_select(0, cell)
+    ranks = torch.empty_like(ranks).index_copy_(0, order, ranks) - begin.index_select(0, number)
     groups = torch.zeros(size, dtype=torch.uint8, device=ends.device)
     for end in ends.unbind(1):
-        groups += ranks >= end.index_select(0, cell)
+        groups += ranks >= end.index_select(0, number)
     return groups

@@ -23,10 +23,6 @@ class ExecutionSettings:
         default=None,
         metadata={"at_least": 1, "help": "graphed: tasks trained at once; none: as many as arrive, within the memory"},
     )
-    compile: bool = field(
-        default=False,
-        metadata={"help": "graphed: fuse the model's operations with torch.compile, which takes a minute at the start"},
-    )
     fused: bool = field(
         default=False,
         metadata={"help": "graphed: Triton kernels for what follows convolutions and for large linear layers' steps"},

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.training.bench import Loss
-from fedgmr.training.compiled import Compiler
 from fedgmr.training.graphed_bench import GraphedBench
 from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.precision import precision
@@ -32,9 +31,7 @@ def can_be_graphed(rule: LocalRule) -> bool:
 class Slot:
     """Trains one task at a time on memory of its own; captures what it has not seen before."""
 
-    def __init__(
-        self, trainer: LocalTrainer, stream: torch.cuda.Stream | None, compiler: Compiler | None = None
-    ) -> None:
+    def __init__(self, trainer: LocalTrainer, stream: torch.cuda.Stream | None) -> None:
         """Without a stream the steps are done at once and nothing is captured, on any device."""
         assert isinstance(trainer.bench, GraphedBench)
         self.trainer, self.bench, self.stream = trainer, trainer.bench, stream
@@ -45,9 +42,6 @@ class Slot:
         self._draws: torch.Generator | None = None  # where a model that draws while it trains does so
         self._absent: Tensor | None = None
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._compiler = compiler
-        if compiler is not None:
-            self.bench.compiler = self._compiled
         self._pool = None if stream is None else torch.cuda.graph_pool_handle()
 
     def knows(self, task: ClientTask) -> bool:
@@ -98,7 +92,6 @@ class Slot:
     def _captured(self, task: ClientTask, level: int, count: int) -> torch.cuda.CUDAGraph:
         desk = self.bench.desk_in_use
         flat, buffers = desk.flat.clone(), desk.buffers.clone()
-        self._find_classes(desk.module, count)
         generator = _generator(self.trainer.device)
         before = generator.get_offset()
         for _ in range(_WARM_UPS):
@@ -170,21 +163,6 @@ class Slot:
 
         return masked
 
-    def _compiled(self, key: int, module: nn.Module) -> Loss:
-        """The loss on a mini-batch through what was compiled for modules of this key."""
-        assert self._compiler is not None
-        evaluate = self._compiler.evaluate(key, module, self.trainer.task.loss)
-        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        return lambda inputs, targets: evaluate(tensors, inputs, targets, self._absent)
-
-    def _find_classes(self, module: nn.Module, count: int) -> None:
-        """How many outputs there are, where some of them are to be left out."""
-        if self.trainer.rule.masked_loss and self._absent is None:
-            drawn = None if self.drawn is None else self.drawn[: count * self.batches.shape[1]]
-            with torch.no_grad():
-                outputs = module(self.trainer.prepared(self.batches[:count], drawn)[0][0])
-            self._absent = torch.zeros(outputs.shape[-1], dtype=torch.bool, device=outputs.device)
-
     def _mark_absent(self, client: int) -> None:
         if self._absent is not None:
             self._absent.fill_(True).index_fill_(0, self.trainer.present(client), False)
@@ -200,17 +178,11 @@ class GraphedExecutor:
     ahead = True
 
     def __init__(
-        self,
-        make_trainer: Callable[[], LocalTrainer],
-        device: torch.device,
-        *,
-        slots: int | None = None,
-        compiled: bool = False,
+        self, make_trainer: Callable[[], LocalTrainer], device: torch.device, *, slots: int | None = None
     ) -> None:
         """`make_trainer` makes a trainer on a bench of its own; `slots` limits how many there are at once."""
         self.make_trainer, self.device, self.slots = make_trainer, device, slots
         self._slots: list[Slot] = []
-        self._compiler = Compiler() if compiled else None
         self._limit = slots or _MOST_SLOTS
 
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
@@ -228,7 +200,7 @@ class GraphedExecutor:
 
     def _add_slot(self) -> None:
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self._slots.append(Slot(self.make_trainer(), stream, self._compiler))
+        self._slots.append(Slot(self.make_trainer(), stream))
 
     def _train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         trainer = self._slots[0].trainer

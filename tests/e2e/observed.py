@@ -103,7 +103,7 @@ class Ended:
     def check_books(self) -> None:
         """The run finished, no accepted update was lost or applied twice, and every task has one end at most."""
         assert self.summary["status"] == "finished"
-        ends = Counter(e["task"] for e in self.events if e["event"] in ("accepted", "lost"))
+        ends = Counter(e["task"] for e in self.events if e["event"] in ("accepted", "unmerged", "lost"))
         assert [task for task, count in ends.items() if count > 1] == []
         started = {e["task"] for e in self.events if e["event"] == "dispatched"}
         assert set(ends) <= started

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,7 +117,7 @@ class Written:
         recipe = load_recipe("quickstart", ["fleet.clients=2", "deployment.identity=node"])
         write_project(self.app, paced_for_machines(recipe, []))
         subprocess.run(["sh", "certificates.sh", str(self.tls), "localhost", "127.0.0.1"], cwd=self.app, check=True)
-        self.port, *self.ports = free_ports(4)
+        self.port, *self.ports, self.door = free_ports(5)
         (folder / "home").mkdir()
         config = re.findall(r"```toml\n(.*?)```", (self.app / "README.md").read_text(), re.DOTALL)[0]
         (folder / "home" / "config.toml").write_text(
@@ -196,3 +197,40 @@ def test_a_written_app_runs_with_plain_flower_and_refuses_strangers(tmp_path: Pa
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
     assert "SuperNode ID" not in (tmp_path / "node-2.log").read_text()
     assert "SuperNode ID" in (tmp_path / "node-1.log").read_text()
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
+def test_the_written_proxy_lets_nodes_in_and_nobody_else(tmp_path: Path) -> None:
+    site = Written(tmp_path)
+    door = site.door
+    text = (site.app / "nginx.conf").read_text()
+    text = text.replace("8443", str(door)).replace("8000", str(site.port)).replace("/etc/fedgmr/tls", str(site.tls))
+    server = (
+        f"daemon off; pid {tmp_path}/nginx.pid; error_log stderr; events {{}} http {{ access_log off;\n{text}\n}}\n"
+    )
+    (tmp_path / "whole.conf").write_text(server)
+    with Supervisor(tmp_path, tmp_path, site.environment) as crew:
+        for name, command in (
+            ("superlink", site.command("flower-superlink")),
+            ("nginx", [str(shutil.which("nginx")), "-e", "stderr", "-c", str(tmp_path / "whole.conf")]),
+        ):
+            crew.start(Program(name=name, command=command, restart_delay=600.0))
+        wait_for(lambda: "Uvicorn running" in (tmp_path / "superlink.log").read_text(), 60)
+        node = [word.replace(str(site.port), str(door)) for word in site.node(0)]
+
+        def flwr(*words: str) -> "subprocess.CompletedProcess[str]":
+            return subprocess.run(
+                ["flwr", *words], cwd=site.app, env=site.environment, capture_output=True, text=True, check=False
+            )
+
+        assert flwr("supernode", "register", str(tmp_path / "node-0.pub"), "fleet").returncode == 0
+        crew.start(Program(name="node", command=node, restart_delay=600.0))
+        wait_for(lambda: "SuperNode ID" in (tmp_path / "node.log").read_text(), 60)
+        assert "online" in flwr("supernode", "list", "fleet").stdout
+
+        # The same commands through the door.
+        config = tmp_path / "home" / "config.toml"
+        config.write_text(config.read_text().replace(str(site.port), str(door)))
+        assert flwr("supernode", "list", "fleet").returncode != 0
+        assert flwr("run", ".", "fleet").returncode != 0
+        assert crew.check() == []
