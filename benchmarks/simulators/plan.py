@@ -41,8 +41,8 @@ WORKLOADS = {
     "cifar10": Workload(network="cifar_cnn", cohort=50, batch=10, steps=5),
     "trivial": Workload(network="small_cnn", cohort=10, batch=10, steps=2),
 }
-# The gate before the clock: the same, but few users, so that they come again. And a lower rate: pfl keeps differences of
-# models in float32 whatever the model is, and at 0.1 an error of that size grows a thousandfold in a round.
+# The gate before the clock: the same, but few users, so that they come again. And a lower rate: pfl keeps differences
+# of models in float32 whatever the model is, and at 0.1 an error of that size grows a thousandfold in a round.
 GATE = {"users": 20, "cohort": 10, "rate": 0.01}
 GATE_ROUNDS = 3
 

@@ -202,7 +202,7 @@ def _make_credentials(site: Site) -> None:
     for tool in ("openssl", "ssh-keygen"):
         if shutil.which(tool) is None:
             raise SettingError(f"{tool} is not installed, which --tls needs: install it or leave --tls out.")
-    _call(["sh", str(template("certificates.sh")), str(site.folder / "tls"), "localhost", LOOPBACK])
+    _call(["sh", str(template("certificates.sh")), str(site.folder / "tls"), "localhost"])
     for client in range(site.clients):
         if not site.key(client).exists():
             _call(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "", "-f", str(site.key(client))])

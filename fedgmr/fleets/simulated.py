@@ -160,6 +160,8 @@ class SimulatedFleet:
 
     def restore(self, state: dict[str, Any], tasks: dict[int, ClientTask]) -> None:
         """Take up the state saved by `state()`; `tasks` are the server's tasks in flight."""
+        if "queue" not in state:
+            raise ValueError("This is a deployed run, not a simulation: go on with `fedgmr deploy --resume RUN`.")
         self.now = state["now"]
         self._queue = [(arrival, number, client, up) for arrival, number, client, up in state["queue"]]
         heapq.heapify(self._queue)

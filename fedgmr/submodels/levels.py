@@ -38,6 +38,14 @@ def kept_counts(ladder: Sequence[float], prunable: int) -> list[int]:
     return [math.floor(density * prunable + 0.5) for density in ladder]
 
 
+def check_scores(scores: Tensor) -> Tensor:
+    """`scores`, or a ValueError if one of them is NaN."""
+    # The sum tells in one fast pass; only if it is NaN is there a need to look at each.
+    if torch.isnan(scores.sum()) and torch.isnan(scores).any():
+        raise ValueError("scores holds NaN: rank finite scores only.")
+    return scores
+
+
 @dataclass(frozen=True, eq=False)
 class LevelMap:
     """One level per coordinate; a coordinate with level len(ladder) is in no sub-model."""
@@ -67,9 +75,7 @@ class LevelMap:
         scores = torch.as_tensor(scores)
         if scores.dim() != 1:
             raise ValueError(f"scores has shape {tuple(scores.shape)}: give one score per coordinate.")
-        # The sum tells in one pass; only if it is no number is there a need to look whether a score is none.
-        if torch.isnan(scores.sum()) and torch.isnan(scores).any():
-            raise ValueError("scores holds NaN: rank finite scores only.")
+        check_scores(scores)
         keys = [scores] if ties is None else [scores, torch.as_tensor(ties)]
         if always is None:
             return cls(place(keys, kept_counts(steps, len(scores))), steps)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedgmr.seeding import generator
 from fedgmr.submodels.layout import Layout, TensorPlace
-from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
-from fedgmr.submodels.selection import place, place_within, positions
+from fedgmr.submodels.levels import Ladder, LevelMap, check_scores, kept_counts
+from fedgmr.submodels.selection import place, place_across, place_within, positions
 
 if TYPE_CHECKING:
     from fedgmr.submodels.channels import ChannelPlan
@@ -99,9 +99,8 @@ class _Unstructured:
         if scores is None:
             return _within_tensors(standing, standing.layout.prunable, self.floor)
         if self.refresh == "grow_only" and standing.current is not None:
-            always = standing.layout.always.to(scores.device)
-            firm = torch.where(always, torch.inf, _lift(scores, standing, self.floor))
-            return _grow(standing.current, standing.held, firm, torch.where(always, torch.inf, standing.model.abs()))
+            ties = torch.where(standing.layout.always.to(scores.device), torch.inf, standing.model.abs())
+            return _grow(standing.current, standing.held, _lift(scores, standing, self.floor), ties)
         return _across_tensors(scores, standing, self.floor)
 
     def due(self, tick: int, interval: int) -> bool:
@@ -125,7 +124,7 @@ class Taylor(_Unstructured):
     def _scores(self, standing: Standing) -> Tensor | None:
         if standing.previous is None:
             return None
-        return ((standing.model - standing.previous) * standing.model).square_()
+        return (standing.model - standing.previous).mul_(standing.model).square_()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,26 +189,20 @@ def _across_tensors(scores: Tensor, standing: Standing, floor: float) -> LevelMa
     """The highest scores of the whole model; first of all, though, the highest of each prunable tensor: its floor."""
     layout, ladder, ties = standing.layout, standing.ladder, standing.model.abs()
     kept = kept_counts(ladder, layout.prunable_size)
-    firm = sum(floor_count(tensor.size, floor) for tensor in layout.prunable)
-    if firm > kept[0]:  # the floors compete with each other, by magnitude
+    floors = [floor_count(tensor.size, floor) for tensor in layout.prunable]
+    if sum(floors) > kept[0]:  # the floors compete with each other, by magnitude
         always = layout.always.to(scores.device)
         return LevelMap.from_scores(_lift(scores, standing, floor), ladder, always, ties=ties)
-    assert not torch.isnan(scores.sum()), "a client's update without a finite loss is refused"
-    exempt = _floors(scores, ties, layout, floor).bitwise_xor_(1).view(torch.bool)
-    return LevelMap(place([scores, ties], [count - firm for count in kept], exempt=exempt), ladder)
-
-
-def _floors(scores: Tensor, ties: Tensor, layout: Layout, floor: float, *, always: int = 0) -> Tensor:
-    """Uint8 [N]: 0 for the highest scores of each prunable tensor, 1 for its others, `always` elsewhere."""
     parts = [(tensor.start, tensor.stop) for tensor in layout.prunable]
-    counts = [[floor_count(tensor.size, floor)] for tensor in layout.prunable]
-    return place_within([scores, ties], parts, counts, elsewhere=always)
+    return LevelMap(place_across([check_scores(scores), ties], parts, floors, kept), ladder)
 
 
 def _lift(scores: Tensor, standing: Standing, floor: float) -> Tensor:
-    """Scores in which every prunable tensor's floor outranks everything else."""
-    floors = _floors(scores, standing.model.abs(), standing.layout, floor, always=1)
-    return scores.index_fill(0, positions(floors, 0), torch.inf)
+    """Scores in which every prunable tensor's floor, and what is always kept, outranks everything else."""
+    parts = [(tensor.start, tensor.stop) for tensor in standing.layout.prunable]
+    floors = [[floor_count(tensor.size, floor)] for tensor in standing.layout.prunable]
+    first = place_within([scores, standing.model.abs()], parts, floors)
+    return scores.index_fill(0, positions(first, 0), torch.inf)
 
 
 def _within_tensors(standing: Standing, tensors: Sequence[TensorPlace], floor: float) -> LevelMap:
@@ -225,7 +218,7 @@ def _within_tensors(standing: Standing, tensors: Sequence[TensorPlace], floor: f
         left = [total - n for total, n in zip(left, ends[tensor.start], strict=True)]
     parts = [(tensor.start, tensor.stop) for tensor in tensors]
     counts = [ends[tensor.start] for tensor in tensors]
-    return LevelMap(place_within([standing.model.abs()], parts, counts, elsewhere=0), ladder)
+    return LevelMap(place_within([standing.model.abs()], parts, counts), ladder)
 
 
 def _grow(current: LevelMap, held: frozenset[int], scores: Tensor, ties: Tensor) -> LevelMap:

@@ -7,6 +7,7 @@ next: `rankings.py`, which has the keys.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from fedgmr.submodels.blocks import blocks
 _DIGIT_BITS = 16
 _BINS = 2**_DIGIT_BITS
 _UNDECIDED = 255
+
+_Digits = Sequence[tuple[Tensor, int]]  # (key, shift) for each 16-bit digit, most significant first
+Part = tuple[int, int]  # (start, stop)
 
 
 def place(keys: Sequence[Tensor], ends: Sequence[int], *, exempt: Tensor | None = None) -> Tensor:
@@ -30,29 +34,46 @@ def place(keys: Sequence[Tensor], ends: Sequence[int], *, exempt: Tensor | None 
         exempt: bool [n], elements that are in group 0 and take no rank.
     """
     rows = [list(ends), [len(keys[0]) + 1] * len(ends)]
-    if exempt is None:
-        return _place(len(keys[0]), _digits(keys), None, _matrix(rows[:1], keys[0]))
-    return _place(len(keys[0]), _digits(keys), exempt.view(torch.uint8), _matrix(rows, keys[0]))
+    cell = None if exempt is None else exempt.view(torch.uint8)
+    return _place(len(keys[0]), _digits(keys), cell, _matrix(rows[: 1 if cell is None else 2], keys[0]))
 
 
-def place_within(
-    keys: Sequence[Tensor], parts: Sequence[tuple[int, int]], ends: Sequence[Sequence[int]], *, elsewhere: int
-) -> Tensor:
-    """The same within each of several parts of the vectors; elements of no part get group `elsewhere`.
+def place_within(keys: Sequence[Tensor], parts: Sequence[Part], ends: Sequence[Sequence[int]]) -> Tensor:
+    """The same within each of several parts of the vectors; elements of no part are in group 0.
 
     Args:
         keys: float [n] each.
-        parts: (start, stop) of each part; disjoint.
+        parts: disjoint, ascending.
         ends: one list of ends per part, all of the same length.
-        elsewhere: 0, or len(ends[0]).
     """
-    size, count = len(keys[0]), len(ends[0]) if ends else elsewhere
-    assert elsewhere in (0, count), "elements of no part are before or after all ends"
-    cell = torch.full((size,), len(parts), dtype=_cell_type(len(parts) + 1), device=keys[0].device)
-    for number, (start, stop) in enumerate(parts):
-        cell[start:stop] = number
-    rest = [size + 1 if elsewhere == 0 else 0] * count
-    return _place(size, _digits(keys), cell, _matrix([*ends, rest], keys[0]))
+    size, count = len(keys[0]), len(ends[0]) if ends else 0
+    pieces, rows = _completed(parts, ends, [size + 1] * count, size)
+    digits = _digits(keys)
+    bins = _bins(*digits[0], None)
+    return _settle_pieces(bins, pieces, _cut(_histograms(bins, pieces), _matrix(rows, keys[0])), digits[1:])
+
+
+def place_across(keys: Sequence[Tensor], parts: Sequence[Part], floors: Sequence[int], ends: Sequence[int]) -> Tensor:
+    """All parts ranked together, but for the highest of each part, which come before everything else.
+
+    Args:
+        keys: float [n] each.
+        parts: disjoint, ascending; elements of no part are in group 0 and take no rank.
+        floors: for each part how many come first; together at most ends[0].
+        ends: non-decreasing ranks, at most 254 of them.
+    """
+    assert sum(floors) <= ends[0], "the floors fit into the first group"
+    size = len(keys[0])
+    pieces, rows = _completed(parts, [[floor] for floor in floors], [size + 1], size)
+    digits = _digits(keys)
+    bins = _bins(*digits[0], None)
+    histograms = _histograms(bins, pieces)
+    first = positions(_settle_pieces(bins, pieces, _cut(histograms, _matrix(rows, keys[0])), digits[1:]), 0)
+    # The others' histogram needs no second pass: it is that of all less that of the few that come first.
+    left = histograms.sum(0, keepdim=True) - _histograms(bins.index_select(0, first), [(0, len(first))])
+    cut = _cut(left, _matrix([[end - sum(floors) for end in ends]], keys[0]))
+    groups = cut.table.view(-1).index_select(0, bins).index_fill_(0, first, 0)
+    return _settle(groups, bins, cut, digits[1:])
 
 
 def positions(codes: Tensor, code: int) -> Tensor:
@@ -66,12 +87,23 @@ def _matrix(rows: Sequence[Sequence[int]], like: Tensor) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64, device=like.device).view(len(rows), -1)
 
 
-def _cell_type(cells: int) -> torch.dtype:
-    return torch.uint8 if cells <= 256 else torch.int32
+def _completed(
+    parts: Sequence[Part], rows: Sequence[Sequence[int]], outside: Sequence[int], size: int
+) -> tuple[list[Part], list[Sequence[int]]]:
+    """Parts and their rows with the gaps between them, whose row is `outside`; together they cover everything."""
+    pieces: list[Part] = []
+    completed: list[Sequence[int]] = []
+    for (start, stop), row in zip([*parts, (size, size)], [*rows, outside], strict=True):
+        covered = pieces[-1][1] if pieces else 0
+        if start > covered:
+            pieces.append((covered, start))
+            completed.append(outside)
+        pieces.append((start, stop))
+        completed.append(row)
+    return pieces, completed
 
 
 def _digits(keys: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
-    """(key, shift) for each 16-bit digit, most significant first."""
     digits = []
     for key in keys:
         wide = key if key.dtype in (torch.float32, torch.float64) else key.to(torch.float32)
@@ -80,37 +112,13 @@ def _digits(keys: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
     return digits
 
 
-def _place(size: int, digits: Sequence[tuple[Tensor, int]], cell: Tensor | None, ends: Tensor) -> Tensor:
+def _place(size: int, digits: _Digits, cell: Tensor | None, ends: Tensor) -> Tensor:
     """Groups by in-cell rank; `ends` is int64 [cells, ends], in ranks of the cell, and may lie outside it."""
-    cells = len(ends)
     if not digits:
         return _by_index(size, cell, ends)
     bins = _bins(*digits[0], cell)
-    population = torch.bincount(bins, minlength=cells * _BINS).view(cells, _BINS)
-    through = population.cumsum(1)
-    above = through - population
-    first = torch.searchsorted(ends, above, right=True)
-    last = torch.searchsorted(ends, (through - 1).clamp_(min=0), right=True)
-    cut = (first != last) & (population > 0)
-    table = first.to(torch.uint8).masked_fill_(cut, _UNDECIDED)
-    groups = table.view(-1).index_select(0, bins)
-    members = positions(groups, _UNDECIDED)
-    if len(members):
-        at = torch.nonzero(cut)
-        rest = ends[at[:, 0]] - above[at[:, 0], at[:, 1]].view(-1, 1)
-        within = None
-        if len(at) > 1:
-            number = cut.view(-1).cumsum(0).sub_(1).to(_cell_type(len(at)))
-            within = number.index_select(0, bins.index_select(0, members))
-        closer = _place(len(members), _among(digits[1:], members), within, rest)
-        groups.scatter_(0, members, closer)
-    return groups
-
-
-def _among(digits: Sequence[tuple[Tensor, int]], members: Tensor) -> list[tuple[Tensor, int]]:
-    keys = {id(key): key for key, _ in digits}
-    chosen = {name: key.index_select(0, members) for name, key in keys.items()}
-    return [(chosen[id(key)], shift) for key, shift in digits]
+    cut = _cut(_histograms(bins, [(0, size)], cells=len(ends)), ends)
+    return _settle(cut.table.view(-1).index_select(0, bins), bins, cut, digits[1:])
 
 
 def _bins(key: Tensor, shift: int, cell: Tensor | None) -> Tensor:
@@ -119,16 +127,78 @@ def _bins(key: Tensor, shift: int, cell: Tensor | None) -> Tensor:
     bits = 8 * key.element_size()
     top = shift == bits - _DIGIT_BITS
     bins = torch.empty(len(key), dtype=torch.int32, device=key.device)
-    for block in blocks(len(key), key.device):
+    pieces = blocks(len(key), key.device)
+    longest = max((piece.stop - piece.start for piece in pieces), default=0)
+    number, flips = key.new_empty(longest), torch.empty(longest, dtype=whole, device=key.device)
+    for block in pieces:
+        size = block.stop - block.start
         # Adding zero turns -0.0 into 0.0; flipping the magnitude bits of negatives makes the integers ordered.
-        raw = (key[block] + 0.0).view(whole)
-        ordered = (raw >> (bits - 1)).bitwise_and_(torch.iinfo(whole).max).bitwise_xor_(raw).bitwise_right_shift_(shift)
+        raw = torch.add(key[block], 0.0, out=number[:size]).view(whole)
+        flip = torch.bitwise_right_shift(raw, bits - 1, out=flips[:size]).bitwise_and_(torch.iinfo(whole).max)
+        digit = raw.bitwise_xor_(flip).bitwise_right_shift_(shift)
         # The top digit is signed; below it the sign bits of the shift must go.
-        digit = ordered if top else ordered.bitwise_and_(_BINS - 1)
-        out = bins[block].copy_(torch.rsub(digit, _BINS // 2 - 1 if top else _BINS - 1))
+        largest = _BINS // 2 - 1 if top else _BINS - 1
+        out = torch.sub(digit if top else digit.bitwise_and_(largest), largest, out=bins[block]).neg_()
         if cell is not None:
             out.add_(cell[block].to(torch.int32), alpha=_BINS)
     return bins
+
+
+def _histograms(bins: Tensor, pieces: Sequence[Part], *, cells: int = 1) -> Tensor:
+    """Int32 [pieces x cells, bins]: how many elements of each piece are in each bin; nothing waits for a device."""
+    counts = torch.zeros(len(pieces), cells * _BINS, dtype=torch.int32, device=bins.device)
+    one = torch.ones(1, dtype=torch.int32, device=bins.device)
+    for (start, stop), row in zip(pieces, counts, strict=True):
+        row.index_add_(0, bins[start:stop], one.expand(stop - start))
+    return counts.view(-1, _BINS)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Cut:
+    """Where the ends fall in the histograms of several cells."""
+
+    ends: Tensor  # int64 [cells, ends]
+    above: Tensor  # int64 [cells, bins]: elements of the cell in higher bins
+    cut: Tensor  # bool [cells, bins]: an end lies within the bin
+    table: Tensor  # uint8 [cells, bins]: the group of a bin's members, undecided where it is cut
+
+
+def _cut(histograms: Tensor, ends: Tensor) -> _Cut:
+    through = histograms.cumsum(1)
+    above = through - histograms
+    first = torch.searchsorted(ends, above, right=True)
+    last = torch.searchsorted(ends, (through - 1).clamp_(min=0), right=True)
+    cut = (first != last) & (histograms > 0)
+    return _Cut(ends=ends, above=above, cut=cut, table=first.to(torch.uint8).masked_fill_(cut, _UNDECIDED))
+
+
+def _settle_pieces(bins: Tensor, pieces: Sequence[Part], cut: _Cut, digits: _Digits) -> Tensor:
+    """Groups of pieces that are cells of their own; `bins` are without the cell."""
+    groups = torch.empty(len(bins), dtype=torch.uint8, device=bins.device)
+    for (start, stop), table in zip(pieces, cut.table, strict=True):
+        torch.index_select(table, 0, bins[start:stop], out=groups[start:stop])
+    return _settle(groups, bins, cut, digits, [stop for _, stop in pieces])
+
+
+def _settle(groups: Tensor, bins: Tensor, cut: _Cut, digits: _Digits, stops: Sequence[int] = ()) -> Tensor:
+    """Decide what is undecided by the next digits; `stops`: where cells end, if the bins do not say the cell."""
+    members = positions(groups, _UNDECIDED)
+    if not len(members):
+        return groups
+    at = torch.nonzero(cut.cut)
+    ends = cut.ends[at[:, 0]] - cut.above[at[:, 0], at[:, 1]].view(-1, 1)
+    within = None
+    if len(at) > 1:
+        where = bins.index_select(0, members)
+        if stops:
+            cell = torch.bucketize(members, torch.tensor(stops, device=members.device), right=True, out_int32=True)
+            where.add_(cell, alpha=_BINS)
+        number = cut.cut.view(-1).cumsum(0).sub_(1).to(torch.uint8 if len(at) <= 256 else torch.int32)
+        within = number.index_select(0, where)
+    keys = {id(key): key for key, _ in digits}
+    chosen = {name: key.index_select(0, members) for name, key in keys.items()}
+    closer = [(chosen[id(key)], shift) for key, shift in digits]
+    return groups.scatter_(0, members, _place(len(members), closer, within, ends))
 
 
 def _by_index(size: int, cell: Tensor | None, ends: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_certificates_name_the_server_and_lead_to_their_authority(tmp_path: Path) -> None:
     write_project(tmp_path / "fleet", load_recipe("quickstart"))
-    names = ["superlink.example.org", "10.1.2.3", "127.0.0.1"]
+    names = ["superlink.example.org", "10.1.2.3", "fd00::7"]
     subprocess.run(
         ["sh", "certificates.sh", str(tmp_path / "tls"), *names],
         cwd=tmp_path / "fleet",
@@ -89,8 +89,8 @@ def test_certificates_name_the_server_and_lead_to_their_authority(tmp_path: Path
         capture_output=True,
     )
     check = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt"]
-    for name in names:
-        kind = "-verify_ip" if name[0].isdigit() else "-verify_hostname"
+    for name in [*names, "localhost", "127.0.0.1"]:
+        kind = "-verify_hostname" if name[-1].isalpha() else "-verify_ip"
         done = subprocess.run([*check, kind, name, "superlink.crt"], cwd=tmp_path / "tls", capture_output=True)
         assert done.returncode == 0, done.stderr
     stranger = [*check, "-verify_hostname", "other.example.org", "superlink.crt"]

@@ -116,7 +116,7 @@ class Written:
         self.folder, self.app, self.tls = folder, folder / "fleet", folder / "tls"
         recipe = load_recipe("quickstart", ["fleet.clients=2", "deployment.identity=node"])
         write_project(self.app, paced_for_machines(recipe, []))
-        subprocess.run(["sh", "certificates.sh", str(self.tls), "localhost", "127.0.0.1"], cwd=self.app, check=True)
+        subprocess.run(["sh", "certificates.sh", str(self.tls), "superlink.example.org"], cwd=self.app, check=True)
         self.port, *self.ports, self.door = free_ports(5)
         (folder / "home").mkdir()
         config = re.findall(r"```toml\n(.*?)```", (self.app / "README.md").read_text(), re.DOTALL)[0]
@@ -205,9 +205,10 @@ def test_the_written_proxy_lets_nodes_in_and_nobody_else(tmp_path: Path) -> None
     door = site.door
     text = (site.app / "nginx.conf").read_text()
     text = text.replace("8443", str(door)).replace("8000", str(site.port)).replace("/etc/fedgmr/tls", str(site.tls))
-    server = (
-        f"daemon off; pid {tmp_path}/nginx.pid; error_log stderr; events {{}} http {{ access_log off;\n{text}\n}}\n"
-    )
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    places = " ".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
+    start = f"daemon off; pid {tmp_path}/nginx.pid; error_log stderr; events {{}}"
+    server = f"{start} http {{ access_log off; {places}\n{text}\n}}\n"
     (tmp_path / "whole.conf").write_text(server)
     with Supervisor(tmp_path, tmp_path, site.environment) as crew:
         for name, command in (

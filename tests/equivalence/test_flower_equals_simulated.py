@@ -5,7 +5,6 @@ messages and the client's app, on a grid that delivers at those moments of virtu
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedrolex": ("fedrolex", {"local": {"kind": "width_sgd", "norm": "batch"}}),
     "fiarse": ("fiarse", {}),
 }
-
-
 QUICK = [("fedgmr", "server"), ("fedgmr", "clients"), ("fedavg", "server"), ("heterofl", "clients")]
 PAIRS = [(case, validation) for case in CASES for validation in ("server", "clients")]
 
@@ -94,11 +91,6 @@ def deployed(plan: Recipe, arrivals: dict[int, list[float]], directory: Path) ->
     return moments
 
 
-def _cases() -> Iterator[Any]:
-    for pair in ((case, validation) for case in CASES for validation in ("server", "clients")):
-        yield pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow)
-
-
 @pytest.mark.parametrize("values", ["fp16", "bf16"])
 def test_same_weights_with_values_in_16_bits(values: str, tmp_path: Path) -> None:
     plan = recipe("fedgmr", BRISK, network={"values": values})
@@ -110,7 +102,9 @@ def test_same_weights_with_values_in_16_bits(values: str, tmp_path: Path) -> Non
     assert expected[0].traffic < exact[0].traffic
 
 
-@pytest.mark.parametrize(("case", "validation"), _cases())
+@pytest.mark.parametrize(
+    ("case", "validation"), [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
+)
 def test_same_weights(case: str, validation: str, tmp_path: Path) -> None:
     method, rules = CASES[case]
     plan = recipe(method, rules, evaluation={"validation": validation})

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedgmr.submodels.selection import place, place_within, positions
+from fedgmr.submodels.selection import place, place_across, place_within, positions
 
 # Few different values, so that ties are the rule.
 AWKWARD = [-math.inf, -2.5, -1e-40, -0.0, 0.0, 1e-40, 1.0, 1.0000001, 2.5, math.inf]
@@ -79,15 +79,24 @@ def test_exempt_elements_take_no_rank() -> None:
 
 
 def test_parts_are_cut_each_by_itself() -> None:
-    keys = [torch.tensor([4.0, 6, 5, 0, 9, 9, 8])]
-    assert place_within(keys, [(0, 3), (4, 7)], [[1, 2], [2, 2]], elsewhere=0).tolist() == [2, 0, 1, 0, 0, 0, 2]
-    assert place_within(keys, [(0, 3), (4, 7)], [[1], [1]], elsewhere=1).tolist() == [1, 0, 1, 1, 0, 1, 1]
+    keys = [torch.tensor([4.0, 6, 5, 0, 9, 9, 8, 1])]
+    assert place_within(keys, [(0, 3), (4, 7)], [[1, 2], [2, 2]]).tolist() == [2, 0, 1, 0, 0, 0, 2, 0]
+    assert place_within(keys, [], []).tolist() == [0] * 8
 
 
-def test_more_parts_than_a_byte_counts() -> None:
-    keys = [torch.arange(600.0) % 2]
+def test_many_parts() -> None:
     parts = [(start, start + 2) for start in range(0, 600, 2)]
-    assert place_within(keys, parts, [[1]] * 300, elsewhere=1).tolist() == [1, 0] * 300
+    assert place_within([torch.arange(600.0) % 2], parts, [[1]] * 300).tolist() == [1, 0] * 300
+    assert place_within([torch.ones(600)], parts, [[1]] * 300).tolist() == [0, 1] * 300  # 300 bins are cut
+
+
+def test_floors_come_before_all_else() -> None:
+    # Together 9, 9, 8 (indices 4, 5, 6) would be first; the first part's 6 takes the place of the 8.
+    keys = [torch.tensor([4.0, 6, 5, 0, 9, 9, 8])]
+    assert place_across(keys, [(0, 3), (4, 7)], [0, 0], [3, 4]).tolist() == [2, 1, 2, 0, 0, 0, 0]
+    assert place_across(keys, [(0, 3), (4, 7)], [1, 0], [3, 4]).tolist() == [2, 0, 2, 0, 0, 0, 1]
+    assert place_across(keys, [(0, 3), (4, 7)], [2, 1], [3, 4]).tolist() == [2, 0, 0, 0, 0, 1, 2]
+    assert place_across(keys, [], [], [0]).tolist() == [0] * 7
 
 
 def test_positions() -> None:
@@ -113,11 +122,23 @@ def test_parts_and_exemptions_equal_a_sort_of_each(data: st.DataObject) -> None:
     parts = [(a, b) for number, (a, b) in enumerate(itertools.pairwise(cuts)) if number != 1]  # with a gap
     number = data.draw(st.integers(1, 3), label="ends")
     ends = [sorted(data.draw(st.integers(0, b - a)) for _ in range(number)) for a, b in parts]
-    elsewhere = data.draw(st.sampled_from([0, number]), label="elsewhere")
-    expected = [elsewhere] * size
+    expected = [0] * size
     for (a, b), ranks in zip(parts, ends, strict=True):
         expected[a:b] = _sorted([key[a:b] for key in keys], ranks)
-    assert place_within(keys, parts, ends, elsewhere=elsewhere).tolist() == expected
+    assert place_within(keys, parts, ends).tolist() == expected
+
+    floors = [data.draw(st.integers(0, b - a), label="floor") for a, b in parts]
+    inside = torch.zeros(size, dtype=torch.bool)
+    first = torch.full((size,), -1.0)
+    for (a, b), floor in zip(parts, floors, strict=True):
+        inside[a:b] = True
+        first[a:b] = -torch.tensor(_sorted([key[a:b] for key in keys], [floor]))
+    most = int(inside.sum())
+    ranks = sorted(data.draw(st.integers(sum(floors), most)) for _ in range(number))
+    placed = torch.zeros(size, dtype=torch.uint8)
+    # Among those that come first the order does not matter: they are all in the first group.
+    placed[inside] = torch.tensor(_sorted([key[inside] for key in (first, *keys)], ranks), dtype=torch.uint8)
+    assert place_across(keys, parts, floors, ranks).tolist() == placed.tolist()
 
     exempt = torch.tensor(data.draw(st.lists(st.booleans(), min_size=size, max_size=size), label="exempt"))
     others = [key[~exempt] for key in keys]

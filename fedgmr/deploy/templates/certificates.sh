@@ -1,16 +1,18 @@
 #!/bin/sh
 # Makes the SuperLink's certificate, its authority, and the secret between SuperLink and SuperExec.
-# Usage: sh certificates.sh FOLDER NAME [NAME ...]     NAME: a host name or IP address under which nodes reach the SuperLink
+# Usage: sh certificates.sh FOLDER NAME [NAME ...]
+# NAME: a host name or IP address under which nodes reach the SuperLink; localhost is added for the server itself.
 set -eu
 folder=$1
 shift
-names=""
+names="DNS:localhost,IP:127.0.0.1"
 for name in "$@"; do
     case $name in
+    *:*) kind=IP ;;
     *[!0-9.]*) kind=DNS ;;
     *) kind=IP ;;
     esac
-    names="${names:+$names,}$kind:$name"
+    names="$names,$kind:$name"
 done
 umask 077
 mkdir -p "$folder"

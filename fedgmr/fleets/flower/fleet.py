@@ -176,6 +176,8 @@ class FlowerFleet:
 
     def restore(self, state: Mapping[str, Any], tasks: Mapping[int, ClientTask]) -> None:
         """Take up the state saved by `state()`; the tasks in flight then are lost."""
+        if "seats" not in state:
+            raise ValueError("This is a simulation, not a deployed run: go on with `fedgmr resume RUN`.")
         self._past = state["now"]
         self.bytes_down, self.bytes_up = list(state["bytes_down"]), list(state["bytes_up"])
         self.bytes_server = state["bytes_server"]

@@ -11,8 +11,10 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
+from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.fleets.flower.server_app import run
+from fedgmr.recipe import recipe_from
 from fedgmr.reporting.rundir import read_run
 from fedgmr.settings_refusals import SettingError
 from fleets.flower.grid import RUN, FakeGrid, Node, partitions
@@ -142,6 +144,25 @@ def test_mistakes_are_told_in_a_sentence(change: dict[str, Any], message: str, r
     clock = VirtualClock()
     with pytest.raises(SettingError, match=message):
         run(grid(tmp_path, clock), RUN, config, clock)
+
+
+def test_the_two_kinds_of_run_are_told_apart(recipe: Path, tmp_path: Path) -> None:
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
+    clock = VirtualClock()
+    with pytest.raises(ConnectionError):
+        run(grid(tmp_path, clock, blow=25.0), RUN, config, clock)
+    with pytest.raises(ValueError, match="is a deployed run"):
+        resume_run(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        run_recipe(recipe_from({**RECIPE, "checkpoint": {"every": 1}}), tmp_path / "simulated", _Interrupting())
+    with pytest.raises(ValueError, match="is a simulation"):
+        run(grid(tmp_path, clock), RUN, {"output": str(tmp_path / "simulated"), "resume": True}, VirtualClock())
+
+
+class _Interrupting:
+    def update(self, *, tick: int, **_: Any) -> None:
+        if tick == 2:
+            raise KeyboardInterrupt
 
 
 def test_densities_are_measured(tmp_path: Path) -> None:
