@@ -26,6 +26,7 @@ from turns import fastest
 
 from fedgmr.exchange import ClientTask
 from fedgmr.experiments.assembly import Assembly
+from fedgmr.experiments.workshop import make_bench
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.training.bench import Bench, MaskedBench
 from fedgmr.training.executors import SequentialExecutor
@@ -69,40 +70,37 @@ class Case:
         return bench.sparse_desk(self.task.levels, self.task.level) if isinstance(bench, SparseBench) else None
 
     def whole(self) -> object:
-        """A task from beginning to end, with a level map not seen before."""
-        return self.trainer.train(replace(self.task, map_version=next(self.versions)))
+        """A task from beginning to end; for FedGMR with a level map not seen before."""
+        fresh = isinstance(self.trainer.bench, SparseBench)
+        return self.trainer.train(replace(self.task, map_version=next(self.versions)) if fresh else self.task)
 
 
 def trainer_of(run: Assembly[SimulatedFleet], bench: Bench | None = None) -> LocalTrainer:
-    """The run's trainer, on another bench if one is given."""
+    """A trainer like the run's on a bench of its own: the one given, or a new one like the run's."""
     assert isinstance(run.fleet.executor, SequentialExecutor)
-    if bench is not None:
-        run.fleet.executor.trainer.bench = bench
-    return run.fleet.executor.trainer
+    own, recipe = run.fleet.executor.trainer, run.recipe
+    if bench is None:
+        model, optimizer = run.task.initial_model(recipe.seed), recipe.training.optimizer
+        bench = make_bench(recipe.method, model, run.layout, run.server.plan, CPU, optimizer, recipe.execution)
+    return LocalTrainer(run.task, bench, own.order, steps=STEPS, seed=recipe.seed, rule=own.rule)
 
 
 def cases(sparse: float | None) -> tuple[float, list[Case]]:
     """Every case, the dense one first; and the density at which layers are sparse, measured if it is not given."""
     execution = {} if sparse is None else {"sparse": sparse}
-    first = assembled("conv2", "fedgmr", DENSITIES, device="cpu", execution=execution)
-    found = first.recipe.execution.sparse
+    run = assembled("conv2", "fedgmr", DENSITIES, device="cpu", execution=execution)
+    found, clients = run.recipe.execution.sparse, range(len(DENSITIES))
     assert isinstance(found, float)
-
-    def fresh(method: str) -> Assembly[SimulatedFleet]:
-        return assembled("conv2", method, DENSITIES, device="cpu", execution={"sparse": found})
-
-    plain = fresh("fedgmr")
-    bench = MaskedBench(plain.task.initial_model(0), plain.layout, CPU)
-    clients = range(len(DENSITIES))
-    tasks = {"first map": first.server.tasks(clients, 0.0)}
-    every = [Case(method="dense", levels="", task=tasks["first map"][0], trainer=trainer_of(plain, bench))]
-    first.server.merge(first.fleet.executor.train(tasks["first map"]), 0.0)
-    tasks["Taylor map"] = first.server.tasks(clients, 0.0)
+    tasks = {"first map": run.server.tasks(clients, 0.0)}
+    plain = MaskedBench(run.task.initial_model(0), run.layout, CPU)
+    every = [Case(method="dense", levels="", task=tasks["first map"][0], trainer=trainer_of(run, plain))]
+    run.server.merge(run.fleet.executor.train(tasks["first map"]), 0.0)
+    tasks["Taylor map"] = run.server.tasks(clients, 0.0)
     for name, jobs in tasks.items():
-        every += [Case(method="FedGMR", levels=name, task=job, trainer=trainer_of(fresh("fedgmr"))) for job in jobs]
-    narrow = fresh("heterofl")
+        every += [Case(method="FedGMR", levels=name, task=job, trainer=trainer_of(run)) for job in jobs]
+    narrow = assembled("conv2", "heterofl", DENSITIES, device="cpu")
     jobs = narrow.server.tasks(clients, 0.0)
-    every += [Case(method="HeteroFL", levels="", task=job, trainer=trainer_of(fresh("heterofl"))) for job in jobs]
+    every += [Case(method="HeteroFL", levels="", task=job, trainer=trainer_of(narrow)) for job in jobs]
     return found, every
 
 

@@ -52,7 +52,7 @@ def recipe_of(method: str, *, clients: int, seconds: float, period: float, seed:
         "method": method,
         "methods": {"fedgmr": {"interval": 10, "restoration": {"patience": 2}, "coordination": {"period": period}}},
         "fleet": {"name": "high", "clients": clients},
-        "training": {"learning_rate": 0.05, "batch_size": 20, "steps": 20},
+        "training": {"learning_rate": 0.05, "batch_size": 20, "steps": 10},
         "evaluation": {"every_seconds": period},
         "checkpoint": {"every": 1},
     }

@@ -53,8 +53,16 @@ class RecordedFleet(Fleet, Protocol):
 
     clients: int
     clock: Literal["virtual", "real"]
-    bytes_down: list[int]
-    bytes_up: list[int]
+
+    @property
+    def bytes_down(self) -> Sequence[int]:
+        """Bytes sent to each client."""
+        ...
+
+    @property
+    def bytes_up(self) -> Sequence[int]:
+        """Bytes received from each client."""
+        ...
 
     @property
     def bytes_server(self) -> int:

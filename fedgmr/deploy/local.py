@@ -27,7 +27,10 @@ from fedgmr.settings_refusals import SettingError
 FOLDER = "flower"
 _POLL = 0.5
 _START_LIMIT = 60.0  # seconds for a program to answer, and for the ServerApp to appear
+_CALL_LIMIT = 180.0  # for one call of Flower's command line
 _SUBMISSIONS = 10
+_ASKING = 5.0  # seconds between questions to Flower, where processes cannot be looked at
+_GOING = ("pending", "starting", "running")
 _KEPT = "logs"
 
 Notify = Callable[[str], None]
@@ -111,7 +114,7 @@ class LocalFleet:
                     break
             if (summary := ending(self.directory)) is not None:
                 return summary
-            killed = self._status() in ("pending", "starting", "running")
+            killed = self._status() in _GOING
             if self.submissions == _SUBMISSIONS or not (killed or last_tick(self.directory) != began):
                 raise ValueError(f"The run failed: {self._last_words()}")
             self.notify(f"the ServerApp {'was killed' if killed else 'failed'}; the run goes on from its checkpoint")
@@ -136,7 +139,8 @@ class LocalFleet:
 
     def _server_app_lives(self) -> bool:
         if sys.platform != "linux":
-            return self._status() in ("pending", "starting", "running")
+            time.sleep(_ASKING)
+            return self._status() in _GOING
         return self.server_app() is not None
 
     def server_app(self) -> int | None:
@@ -165,7 +169,7 @@ class LocalFleet:
         deadline = time.monotonic() + patience
         while True:
             try:
-                return self.crew.call(self.site.flwr(verb, *words), timeout=_START_LIMIT)
+                return self.crew.call(self.site.flwr(verb, *words), timeout=_CALL_LIMIT)
             except ValueError:
                 if time.monotonic() > deadline:
                     if patience:

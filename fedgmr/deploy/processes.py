@@ -78,16 +78,19 @@ class Supervisor:
 
     def call(self, command: Sequence[str], *, timeout: float) -> str:
         """Run a command to its end and return what it printed; ValueError with its last lines where it fails."""
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            start_new_session=True,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self.folder,
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ValueError(f"{Path(command[0]).name} {command[1]} did not end within {timeout:g} s.") from error
         if done.returncode != 0:
             words = " ".join((done.stderr + done.stdout).split())[-600:]
             raise ValueError(f"{Path(command[0]).name} {command[1]} failed: {words}")

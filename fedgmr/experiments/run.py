@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fedgmr.exchange import Diverged
+from fedgmr.experiments.allocation import reused_memory
 from fedgmr.experiments.assembly import Assembly, assemble, make_task, resolve
 from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint, save_model
 from fedgmr.experiments.rundir import (
@@ -168,13 +169,15 @@ class _Execution:
         try:
             if not resumed:
                 self._record(0.0)
-            federate(
-                server,
-                fleet,
-                seconds=recipe.seconds,
-                after_tick=self._after_tick,
-                resumed=resumed and fleet.in_flight > 0,  # real nodes' tasks are lost with the server that sent them
-            )
+            with reused_memory():
+                federate(
+                    server,
+                    fleet,
+                    seconds=recipe.seconds,
+                    after_tick=self._after_tick,
+                    # Real nodes' tasks are lost with the server that sent them.
+                    resumed=resumed and fleet.in_flight > 0,
+                )
             if self.recorder.rows[-1]["seconds"] < recipe.seconds:
                 self._record(recipe.seconds)
         except Diverged as error:

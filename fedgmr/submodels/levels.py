@@ -123,7 +123,8 @@ class LevelMap:
             return None
         if self.levels.device.type != "cpu":
             return torch.sort(self.levels, stable=True).indices
-        return torch.cat([positions(self.levels, level) for level in range(len(self.ladder) + 1)])
+        outside = self.sizes[-1] < len(self)
+        return torch.cat([positions(self.levels, level) for level in range(len(self.ladder) + outside)])
 
     @cached_property
     def position(self) -> Tensor:

@@ -7,7 +7,6 @@ lost), `courier.py` (threads).
 """
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -18,12 +17,13 @@ from fedgmr import wire
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.flower.answers import Failed, Hello, Result, read_result
+from fedgmr.fleets.flower.books import Books
 from fedgmr.fleets.flower.clock import Clock
 from fedgmr.fleets.flower.courier import Answer, Courier, Grid, Letter, Online
 from fedgmr.fleets.flower.flights import Flight, Flights
 from fedgmr.fleets.flower.journal import Journal
 from fedgmr.fleets.flower.messages import TRAIN, task_contents
-from fedgmr.fleets.flower.packing import Known, Parcel, pack_tasks, shared_size
+from fedgmr.fleets.flower.packing import Known, Parcel, pack_tasks
 from fedgmr.fleets.flower.reception import Greeting, Reception
 from fedgmr.fleets.flower.roster import Roster
 from fedgmr.fleets.flower.terms import Terms
@@ -67,8 +67,8 @@ class FlowerFleet:
             journal: events for later.
             probe: bytes of the probe of a new client's link; 0: none.
         """
-        self.clients, self.terms, self.settings, self.meter, self.tick = clients, terms, settings, meter, tick
-        self.time, self.journal = clock, journal or Journal()
+        self.clients, self.terms, self.settings, self.meter, self.time = clients, terms, settings, meter, clock
+        self.books = Books(clients, journal or Journal(), tick, lambda: self.now)
         self._inbox = clock.mailbox()
         self.courier = Courier(grid, clock, self._inbox, look=LOOK)
         self.roster = Roster(clients=clients, claims=settings.identity == "claimed")
@@ -79,23 +79,41 @@ class FlowerFleet:
             clock=clock,
             terms=terms,
             meter=meter,
-            journal=self.journal,
+            journal=self.books.journal,
             meet=meet,
             patience=settings.first_task,
             probe=probe,
         )
-        self.bytes_down, self.bytes_up, self.bytes_server = [0] * clients, [0] * clients, 0
-        self.refused: Counter[str] = Counter()
         self._lost: list[int] = []
+        self._resumed = False
         self._known: dict[int, tuple[int, int]] = {}  # by client: version and highest level of the map it holds
         self._past, self._began = 0.0, float("inf")  # seconds before the clock was started; when that was
-        self._late, self._told = 0.0, -1
-        self._accepted: list[tuple[Flight, dict[str, Any]]] = []  # since the last merge
+        self._late = 0.0
 
     @property
     def now(self) -> float:
         """Seconds since the run began, without the time between a crash and its resume."""
         return self._past + max(0.0, self.time.now() - self._began)
+
+    @property
+    def bytes_down(self) -> list[int]:
+        """Bytes sent to each client."""
+        return self.books.down
+
+    @property
+    def bytes_up(self) -> list[int]:
+        """Bytes received from each client."""
+        return self.books.up
+
+    @property
+    def bytes_server(self) -> int:
+        """Bytes that have left for the SuperLink: what several nodes share counts once."""
+        return self.books.server
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Tasks that came to nothing, by reason."""
+        return self.books.refused
 
     @property
     def in_flight(self) -> int:
@@ -104,6 +122,8 @@ class FlowerFleet:
 
     def begin(self) -> None:
         """Look for nodes and wait until enough clients are there; the run's time goes on from then."""
+        if not self._resumed:
+            self.books.journal.cut_back(0)  # of a run that came to no checkpoint
         self.courier.start()
         wanted, told = self.settings.min_clients or self.clients, -1
         while len(present := self.free()) < wanted:
@@ -114,10 +134,9 @@ class FlowerFleet:
         self._began = self.time.now()
 
     def close(self) -> None:
-        """Stop all traffic; what arrived after the last merge is not used."""
+        """Stop all traffic."""
         self.courier.close()
-        for flight, details in self._accepted:
-            self._tell("unmerged", flight, **details)
+        self.books.close()
 
     def free(self) -> list[int]:
         """Clients that can take a task now."""
@@ -131,13 +150,13 @@ class FlowerFleet:
 
     def dispatch(self, tasks: Sequence[ClientTask]) -> None:
         """Send the tasks in one go."""
-        self._tell_merge()
+        self.books.merge(self._late)
         parcels = self._packed(tasks, self._known)
         letters = []
         for parcel, content in zip(parcels, task_contents(parcels, self.terms.checksum), strict=True):
             flight = self.flights.begin(parcel, self.roster.seats[parcel.task.client], self.time.now())
             letters.append(self._letter(flight, content))
-            self._tell("dispatched", flight, bytes=parcel.size, level=parcel.task.level)
+            self.books.tell("dispatched", flight, bytes=parcel.size, level=parcel.task.level)
         self.courier.send(letters)
 
     def collect(self, *, until: float, arrivals: int | None = None) -> list[Update]:
@@ -165,32 +184,21 @@ class FlowerFleet:
         """What a resumed run goes on with, as JSON-ready data; tasks in flight are lost with the server's app."""
         return {
             "now": self.now,
-            "bytes_down": self.bytes_down,
-            "bytes_up": self.bytes_up,
-            "bytes_server": self.bytes_server,
-            "refused": dict(self.refused),
             "seats": self.roster.state(),
             "meter": self.meter.state(),
-            "journal": self.journal.lines,
+            **self.books.state(),
         }
 
     def restore(self, state: Mapping[str, Any], tasks: Mapping[int, ClientTask]) -> None:
         """Take up the state saved by `state()`; the tasks in flight then are lost."""
         if "seats" not in state:
             raise ValueError("This is a simulation, not a deployed run: go on with `fedgmr resume RUN`.")
-        self._past = state["now"]
-        self.bytes_down, self.bytes_up = list(state["bytes_down"]), list(state["bytes_up"])
-        self.bytes_server = state["bytes_server"]
-        self.refused = Counter(state["refused"])
+        self._past, self._resumed, self._lost = state["now"], True, sorted(tasks)
         self.roster.restore(state["seats"])
         for client, seat in self.roster.seats.items():
             self.reception.meet(client, seat.hello)
         self.meter.restore(state["meter"])
-        self.journal.cut_back(state["journal"])
-        self._lost, self._told = sorted(tasks), self.tick()
-        if tasks:
-            self.refused["interrupted"] += len(tasks)
-        self.journal.write("resumed", seconds=self.now, tick=self.tick(), lost=self._lost)
+        self.books.restore(state, self._lost)
 
     def _take(self, event: Any) -> Update | None:
         """Deal with one event; an accepted update is handed on."""
@@ -209,11 +217,10 @@ class FlowerFleet:
 
     def _settle(self, flight: Flight, answer: Answer) -> Update | None:
         outcome = answer.outcome
-        self.bytes_up[flight.task.client] += answer.size
+        self.books.up[flight.task.client] += answer.size
         if not self.flights.going(flight):
             if not isinstance(outcome, Failed):  # an answer after all, to a task that was given up
-                self.refused[wire.Reason.STALE] += 1
-                self._tell("refused", flight, reason=str(wire.Reason.STALE), bytes=answer.size)
+                self.books.end(flight, wire.Reason.STALE, refused=True)
         elif isinstance(outcome, Result) and outcome.update is not None:
             return self._accept(flight, outcome, answer)
         elif isinstance(outcome, Result) and not flight.resent:
@@ -232,8 +239,7 @@ class FlowerFleet:
         self._known[task.client] = (task.map_version, task.level)
         took, training = answer.at - flight.sent, result.seconds.get("train", 0.0)
         self.meter.observe(task, down=flight.down, up=answer.size, seconds=took, training=training)
-        details = {"bytes": answer.size, "took": round(took, 3), "client_seconds": dict(result.seconds)}
-        self._accepted.append((flight, {"arrived": round(self.now, 3), **details}))
+        self.books.accept(flight, bytes=answer.size, took=round(took, 3), client_seconds=dict(result.seconds))
         return result.update
 
     def _end(self, flight: Flight, reason: str, *, text: str = "", refused: bool = False) -> None:
@@ -242,9 +248,8 @@ class FlowerFleet:
         client = flight.task.client
         self._lost.append(client)
         self._known.pop(client, None)
-        self.refused[reason] += 1
+        self.books.end(flight, reason, refused=refused)
         _log.warning("Client %d: its task of tick %d came to nothing: %s.", client, flight.task.version, text or reason)
-        self._tell("refused" if refused else "lost", flight, reason=reason)
 
     def _send_again(self, flight: Flight) -> None:
         """The client has lost the recipe or the level map: the same task with both."""
@@ -254,15 +259,13 @@ class FlowerFleet:
         flight.down += parcels[0].size
         flight.deadline = max(flight.deadline, self.time.now() + self.settings.shortest)
         self.courier.send([self._letter(flight, contents[0])])
-        self._tell("sent again", flight, bytes=parcels[0].size)
+        self.books.tell("sent again", flight, bytes=parcels[0].size)
 
     def _packed(self, tasks: Sequence[ClientTask], known: Known) -> list[Parcel]:
         """Parcels that are about to leave, with their bytes counted."""
         terms = self.terms
         parcels = pack_tasks(tasks, known, run=terms.run, ims=terms.ims, value_type=terms.value_type)
-        self.bytes_server += shared_size(parcels)
-        for parcel in parcels:
-            self.bytes_down[parcel.task.client] += parcel.size
+        self.books.packed(parcels)
         return parcels
 
     def _letter(self, flight: Flight, content: RecordDict) -> Letter:
@@ -275,17 +278,3 @@ class FlowerFleet:
             content, dst_node_id=flight.node, message_type=TRAIN, ttl=left, group_id=str(flight.task.version)
         )
         return Letter(message=message, key=flight, read=read, poll=flight.poll)
-
-    def _tell(self, event: str, flight: Flight, **fields: Any) -> None:
-        task = flight.task
-        who = {"task": flight.name, "client": task.client, "version": task.version}
-        self.journal.write(event, **who, seconds=round(self.now, 3), **fields)
-
-    def _tell_merge(self) -> None:
-        """Updates count as accepted only now that they have been merged."""
-        for flight, details in self._accepted:
-            self._tell("accepted", flight, tick=self.tick(), **details)
-        self._accepted.clear()
-        if self.tick() != self._told:
-            self._told = self.tick()
-            self.journal.write("tick", tick=self._told, seconds=round(self.now, 3), late=round(self._late, 3))

@@ -112,6 +112,20 @@ def test_a_run_goes_on_from_its_checkpoint(recipe: Path, tmp_path: Path) -> None
     assert len(accepted) == 18
 
 
+def test_a_run_without_a_checkpoint_begins_again(recipe: Path, tmp_path: Path) -> None:
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
+    clock = VirtualClock()
+    with pytest.raises(ConnectionError):
+        run(grid(tmp_path, clock, blow=6.0), RUN, config, clock)
+    assert [event["event"] for event in journal(tmp_path / "run")].count("dispatched") == 3
+    clock = VirtualClock()
+    directory, result = run(grid(tmp_path, clock, run_id=RUN + 1), RUN + 1, config | {"resume": True}, clock)
+    assert result.summary["ticks"] == 6
+    events = [event["event"] for event in journal(directory)]
+    assert (events.count("joined"), events.count("resumed"), events.count("accepted")) == (3, 0, 18)
+    assert read_run(directory).history.seconds.tolist() == [0.0, 20.0, 40.0, 60.0, 65.0]
+
+
 def test_the_interrupted_run_learns_as_an_undisturbed_one(recipe: Path, tmp_path: Path) -> None:
     """With every client answering within the period, a crash changes nothing but the time."""
     config = {"recipe": str(recipe), "output": "", "resume": False, "overrides": ""}

@@ -1,0 +1,29 @@
+"""Freed memory is taken again without the system's help while a run lasts, and given back after it."""
+
+import resource
+import sys
+
+import pytest
+import torch
+
+from fedgmr.experiments.allocation import _glibc, reused_memory
+
+SIZE = 12_000_000  # 48 MB: more than glibc ever keeps by itself
+
+
+def _faults() -> int:
+    """Pages the system had to find for one vector of this size."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.zeros(SIZE).add_(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or _glibc() is None, reason="needs glibc")
+def test_pages_are_used_again() -> None:
+    pages = 4 * SIZE // resource.getpagesize()
+    if _faults() < pages // 2:
+        pytest.skip("the system gives out large pages")
+    with reused_memory():
+        _faults()
+        assert _faults() < pages // 20
+    assert _faults() > pages // 2
