@@ -7,6 +7,7 @@ the run goes on by itself.
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -157,7 +158,7 @@ class _TurnError(Exception):
 
 @dataclass
 class Run:
-    """A run that goes on in turns, with its time by part and turn."""
+    """A run that goes on in turns, with its processor time by part and turn."""
 
     assembly: Assembly
     turns: list[Stopwatch] = field(default_factory=list)
@@ -178,7 +179,7 @@ class Run:
     def turn(self, updates: int, watch: Callable[[], None] = lambda: None) -> None:
         """Go on until at least so many more updates are merged; `watch` is called after every tick."""
         begun = self.done
-        stopwatch = Stopwatch()
+        stopwatch = Stopwatch(clock=time.process_time)
 
         def after_tick() -> None:
             watch()

@@ -1,14 +1,14 @@
 """What a client update costs in a large fleet and in a small one: `python benchmarks/scaling.py [--csv FILE]`.
 
-100, 1,000 and 10,000 clients, at most 100 of them at work at a time, against 10 clients, all at work; the same net, links
-and number of samples per client. FedGMR in two states: at the preset densities every client answers within a period;
-fully restored, slow clients take many periods and the buffer holds a full model of each. FedAvg and FedAsync keep no
-buffer. Buffers are full from the beginning (`crowd.py`).
+100, 1,000 and 10,000 clients, at most 100 of them at work at a time, against 10 clients, all at work; the same net,
+links and number of samples per client. FedGMR in two states: at the preset densities every client answers within a
+period; fully restored, slow clients take many periods and the buffer holds a full model of each. FedAvg and FedAsync
+keep no buffer. Buffers are full from the beginning (`crowd.py`).
 
 Both runs live in one process and take turns of 100 updates, so that a busy machine slows both alike. Compared is the
-wall time per update, of everything and of all but the client's SGD. The ratio of everything may be at most 1.3, but for
-the restored fleet of 10,000, whose merge has 10,000 models to read; ends with status 1 if it is not. `memory.py` has
-the memory.
+processor time per update (one thread), of everything and of all but the client's SGD. The ratio of everything may be
+at most 1.3, but for the restored fleet of 10,000, whose merge has 10,000 models to read; ends with status 1 if it is
+not. `memory.py` has the memory.
 """
 
 import argparse

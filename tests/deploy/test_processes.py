@@ -140,7 +140,7 @@ def test_calls_return_output_or_raise_last_words(tmp_path: Path) -> None:
     assert crew.call([sys.executable, "-c", "print(6 * 7)"], timeout=60) == "42\n"
     with pytest.raises(ValueError, match=r"failed: .*no such luck"):
         crew.call([sys.executable, "-c", "import sys; sys.exit('no such luck')"], timeout=60)
-    with pytest.raises(ValueError, match="did not end within 0.1 s"):
+    with pytest.raises(ValueError, match=r"did not end within 0.1 s"):
         crew.call([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.1)
 
 
