@@ -50,7 +50,7 @@ def recipe_of(method: str, *, clients: int, seconds: float, period: float, seed:
         "task": "digits:digits",
         "partition": {"kind": "dirichlet", "alpha": 0.6},
         "method": method,
-        "methods": {"fedgmr": {"interval": 10, "restoration": {"patience": 2}, "coordination": {"period": period}}},
+        "methods": {"fedgmr": {"interval": 5, "restoration": {"patience": 1}, "coordination": {"period": period}}},
         "fleet": {"name": "high", "clients": clients},
         "training": {"learning_rate": 0.05, "batch_size": 20, "steps": 10},
         "evaluation": {"every_seconds": period},

@@ -47,10 +47,10 @@ class Workshop:
     held_out: Sequence[Indices] | None
     device: torch.device
 
-    def sequential(self) -> SequentialExecutor:
-        """One task after the other."""
-        optimizer, execution = self.recipe.training.optimizer, self.recipe.execution
-        return SequentialExecutor(self._trainer(make_bench(*self._bench_parts(), optimizer, execution)))
+    def sequential(self, *, natural: bool = False) -> SequentialExecutor:
+        """One task after the other; `natural`: whole models are handed over in natural order."""
+        bench = make_bench(*self._bench_parts(), self.recipe.training.optimizer, self.recipe.execution)
+        return SequentialExecutor(self._trainer(bench, natural=natural))
 
     def graphed(self) -> GraphedExecutor:
         """Tasks side by side in CUDA graphs."""
@@ -74,7 +74,7 @@ class Workshop:
             wanted = "graphed" if possible and self._graphs_pay(server) else "sequential"
         settled = replace(self.recipe.execution, executor=wanted, sparse=self._sparse_density())
         recipe = replace(self.recipe, execution=settled)
-        return recipe, self.graphed() if wanted == "graphed" else replace(self, recipe=recipe).sequential()
+        return recipe, self.graphed() if wanted == "graphed" else replace(self, recipe=recipe).sequential(natural=True)
 
     def _sparse_density(self) -> float:
         """At which density large linear layers are sparse: as the recipe says; for `auto` what is faster here."""
@@ -103,7 +103,7 @@ class Workshop:
             return False
         return graphed < _seconds(self.sequential(), tasks)
 
-    def _trainer(self, bench: Bench) -> LocalTrainer:
+    def _trainer(self, bench: Bench, *, natural: bool = False) -> LocalTrainer:
         return LocalTrainer(
             self.task,
             bench,
@@ -113,6 +113,7 @@ class Workshop:
             rule=self.recipe.method.local,
             held_out=self.held_out,
             execution=self.recipe.execution,
+            natural=natural,
         )
 
     def _bench_parts(self) -> tuple[Method, nn.Module, Layout, ChannelPlan | None, torch.device]:

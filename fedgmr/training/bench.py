@@ -109,14 +109,19 @@ class Bench:
             self._open = self._opened(level, desk, outside)
         return self._open
 
-    def finish(self) -> tuple[Tensor, Tensor]:
-        """The task's trained values in level order, whatever level was trained last, and the model's buffers."""
+    def finish(self, *, natural: bool = False) -> tuple[Tensor, Tensor]:
+        """The task's trained values in level order, whatever level was trained last, and the model's buffers.
+
+        With `natural` the values of a whole model are in natural order instead.
+        """
         run = self.run() if self._open is None else self._open
-        if self._state is None and run.level == self.task.level:
+        natural = natural and self.task.levels.whole(self.task.level)
+        if self._state is None and run.level == self.task.level and not natural:
             return self._values(run), self._statistics(run)
         self._take_back()
         assert self._state is not None
-        return self.task.levels.pack(self._state, self.task.level), self._statistics(run)
+        values = self._state if natural else self.task.levels.pack(self._state, self.task.level)
+        return values, self._statistics(run)
 
     def _take_back(self) -> None:
         if self._open is not None:

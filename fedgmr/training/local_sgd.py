@@ -35,9 +35,13 @@ class LocalTrainer:
         rule: LocalRule,
         held_out: Sequence[Indices] | None = None,
         execution: ExecutionSettings | None = None,
+        natural: bool = False,
     ) -> None:
-        """`held_out` are each client's own validation samples, where clients report the metric."""
-        self.task, self.bench, self.order = task, bench, order
+        """Give `held_out`, each client's own validation samples, where clients report the metric.
+
+        `natural`: whole models are handed over in natural order, to a server in the same process.
+        """
+        self.task, self.bench, self.order, self.natural = task, bench, order, natural
         self.steps, self.seed, self.rule, self.held_out = steps, seed, rule, held_out
         self.execution = execution or ExecutionSettings()
         self.device = task.train[0].device
@@ -56,10 +60,12 @@ class LocalTrainer:
             for step, level in enumerate(self.levels(task)):
                 batch = Batch(inputs=inputs[step], targets=targets[step], level=level)
                 losses.append(self.rule.step(self.bench, batch))
-            values, buffers = self.bench.finish()
+            values, buffers = self.bench.finish(natural=self.natural)
         total = values.sum()
         # A non-finite weight makes this NaN, so the last step's damage is seen too.
-        return self.update(task, values, buffers, float(torch.stack(losses).mean() + (total - total)), report)
+        loss = float(torch.stack(losses).mean() + (total - total))
+        natural = self.natural and task.levels.whole(task.level)
+        return self.update(task, values, buffers, loss, report, natural=natural)
 
     def batches(self, task: ClientTask) -> Indices:
         """Training indices [steps, batch] of the task's mini-batches."""

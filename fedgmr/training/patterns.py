@@ -7,7 +7,7 @@ there are two threads; the transpose stays in two blocks, so that neither half w
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -45,38 +45,32 @@ class Pattern:
     starts: Tensor  # int32 [outputs + 1]: where each row begins among them
     columns: Tensor  # int32
     across: Tensor  # int32: for each entry of the blocks, which entry of the matrix it is
-    blocks: Sequence[Block]
+    blocks: Sequence[Block] = ()
+
+    @classmethod
+    def empty(cls, shape: tuple[int, int], count: int) -> "Pattern":
+        """With room for `count` weights."""
+        starts, room = torch.zeros(shape[0] + 1, dtype=torch.int32), torch.empty(3, count, dtype=torch.int32)
+        return cls(shape=shape, kept=room[0], starts=starts, columns=room[1], across=room[2])
 
 
 def find_pattern(codes: NDArray[np.uint8], level: int, shape: Sequence[int], *, at_most: int) -> Pattern | None:
     """The pattern of the weights whose level is at most `level`; None if there are none or more than `at_most`."""
     outputs, inputs = shape
-    bounds = np.linspace(0, outputs, _HALVES + 1).astype(int)
-    spans = [(int(first), int(last)) for first, last in pairwise(bounds) if last > first]
-    masks = list(_side_by_side(lambda span: codes[span[0] * inputs : span[1] * inputs] <= level, spans))
-    counts = [int(np.count_nonzero(mask)) for mask in masks]
+    middle = outputs // _HALVES
+    spans = [(first, last) for first, last in ((0, middle), (middle, outputs)) if last > first]
+    parts = [codes[first * inputs : last * inputs] for first, last in spans]
+    masks, counts = zip(*_side_by_side(lambda part: _kept(part, level), parts), strict=True)
     if not 0 < sum(counts) <= at_most:
         return None
-    halves = list(_side_by_side(lambda half: _find_half(*half, inputs), zip(masks, counts, spans, strict=True)))
-    firsts = [0, *np.cumsum(counts).tolist()]
-    starts = [half.starts + first for half, first in zip(halves, firsts, strict=False)]
-    blocks = [
-        Block(
-            rows=slice(*span),
-            entries=slice(first, first + count),
-            starts=torch.from_numpy(half.across_starts),
-            columns=half.across_columns,
-        )
-        for half, span, first, count in zip(halves, spans, firsts, counts, strict=False)
+    firsts = np.cumsum([0, *counts]).tolist()
+    pattern = Pattern.empty((outputs, inputs), firsts[-1])
+    halves = [
+        _Half(rows=slice(*span), entries=slice(*entries), mask=mask)
+        for span, entries, mask in zip(spans, pairwise(firsts), masks, strict=True)
     ]
-    return Pattern(
-        shape=(outputs, inputs),
-        kept=_joined([half.kept for half in halves]),
-        starts=_joined([part[:-1] for part in starts] + [starts[-1][-1:]]),
-        columns=_joined([half.columns for half in halves]),
-        across=_joined([half.across + np.int32(first) for half, first in zip(halves, firsts, strict=False)]),
-        blocks=[block for block, count in zip(blocks, counts, strict=True) if count],
-    )
+    blocks = _side_by_side(lambda half: half.fill(pattern), halves)
+    return replace(pattern, blocks=[block for block, count in zip(blocks, counts, strict=True) if count])
 
 
 def true_positions(mask: NDArray[np.bool_], count: int) -> NDArray[np.int32]:
@@ -91,43 +85,44 @@ def true_positions(mask: NDArray[np.bool_], count: int) -> NDArray[np.int32]:
     return found
 
 
+def _kept(codes: NDArray[np.uint8], level: int) -> tuple[NDArray[np.bool_], int]:
+    mask = codes <= level
+    return mask, int(np.count_nonzero(mask))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Half:
-    kept: NDArray[np.int32]
-    starts: NDArray[np.int32]
-    columns: NDArray[np.int32]
-    across: NDArray[np.int32]
-    across_starts: NDArray[np.int32]
-    across_columns: Tensor
+    """Some rows of a matrix, and where their entries go."""
+
+    rows: slice
+    entries: slice
+    mask: NDArray[np.bool_]
+
+    def fill(self, pattern: Pattern) -> Block:
+        """Write the entries of these rows into the pattern; returns their transpose."""
+        inputs, outputs, first = pattern.shape[1], self.rows.stop - self.rows.start, self.entries.start
+        kept = true_positions(self.mask, self.entries.stop - first)
+        np.add(kept, np.int32(self.rows.start * inputs), out=pattern.kept.numpy()[self.entries])
+        starts = np.searchsorted(kept, np.arange(outputs + 1, dtype=np.int32) * np.int32(inputs))
+        pattern.starts.numpy()[self.rows.start : self.rows.stop + 1] = starts + first
+        rows = np.repeat(np.arange(outputs, dtype=np.int32), np.diff(starts))
+        columns = np.subtract(kept, rows * np.int32(inputs), out=pattern.columns.numpy()[self.entries])
+        # Numbers of 16 bits are sorted by counting, several times faster than by comparing.
+        keys = columns.astype(np.uint16) if inputs <= 2**16 else columns
+        across = np.argsort(keys, kind="stable")
+        np.add(across, first, out=pattern.across.numpy()[self.entries], casting="unsafe")
+        across_starts = np.zeros(inputs + 1, dtype=np.int32)
+        np.cumsum(np.bincount(keys, minlength=inputs), out=across_starts[1:])
+        return Block(
+            rows=self.rows,
+            entries=self.entries,
+            starts=torch.from_numpy(across_starts),
+            columns=torch.from_numpy(rows).index_select(0, torch.from_numpy(across)),
+        )
 
 
-def _find_half(mask: NDArray[np.bool_], count: int, span: tuple[int, int], inputs: int) -> _Half:
-    outputs = span[1] - span[0]
-    kept = true_positions(mask, count)
-    starts = np.searchsorted(kept, np.arange(outputs + 1, dtype=np.int32) * np.int32(inputs)).astype(np.int32)
-    rows = np.repeat(np.arange(outputs, dtype=np.int32), np.diff(starts))
-    columns = kept - rows * np.int32(inputs)
-    # Numbers of 16 bits are sorted by counting, several times faster than by comparing.
-    keys = columns.astype(np.uint16) if inputs <= 2**16 else columns
-    across = np.argsort(keys, kind="stable")
-    across_starts = np.zeros(inputs + 1, dtype=np.int32)
-    np.cumsum(np.bincount(keys, minlength=inputs), out=across_starts[1:])
-    return _Half(
-        kept=kept + np.int32(span[0] * inputs),
-        starts=starts,
-        columns=columns,
-        across=across.astype(np.int32),
-        across_starts=across_starts,
-        across_columns=torch.from_numpy(rows).index_select(0, torch.from_numpy(across)),
-    )
-
-
-def _side_by_side(do: Callable[[_A], _B], parts: Iterable[_A]) -> Iterable[_B]:
+def _side_by_side(do: Callable[[_A], _B], parts: Iterable[_A]) -> list[_B]:
     if torch.get_num_threads() == 1:
         return [do(part) for part in parts]
     with ThreadPoolExecutor(_HALVES) as pool:
         return list(pool.map(do, parts))
-
-
-def _joined(parts: Sequence[NDArray[np.int32]]) -> Tensor:
-    return torch.from_numpy(np.concatenate(parts))

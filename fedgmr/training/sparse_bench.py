@@ -108,7 +108,7 @@ class SparseDesk(Desk):
 
     def __init__(self, desk: Desk, layers: Mapping[str, SparseLinear], cut: Cut) -> None:
         self.module, self.buffers, self.layout, self.cut = desk.module, desk.buffers, cut.layout, cut
-        self.flat = torch.zeros(cut.layout.size, dtype=cut.layout.dtype)
+        self.flat = torch.empty(cut.layout.size, dtype=cut.layout.dtype)
         self.inside = None if cut.outside is None else inside_bits(cut.outside, self.flat)
         self.parameters = []
         self._dense: list[tuple[Tensor, Tensor]] = []

@@ -113,7 +113,7 @@ class _Product(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             outputs = _padded(gradients)
             if ctx.needs_input_grad[0]:
-                of_rows = ctx.weight.transposed_times(outputs)[:, : ctx.rows].t().contiguous()
+                of_rows = ctx.weight.transposed_times(outputs)[:, : ctx.rows].t()
             if ctx.needs_input_grad[1]:
                 of_values = ctx.weight.gradient(outputs, across)
         return of_rows, of_values, None
@@ -122,8 +122,9 @@ class _Product(torch.autograd.Function):
 def _padded(rows: Tensor) -> Tensor:
     """[n, features] -> [features, n rounded up], zero in the added columns."""
     count, features = rows.shape
-    padded = rows.new_zeros((features, -(-count // _ROWS) * _ROWS))
+    padded = rows.new_empty((features, -(-count // _ROWS) * _ROWS))
     padded[:, :count] = rows.t()
+    padded[:, count:] = 0
     return padded
 
 

@@ -89,17 +89,18 @@ def test_bytes_less_headers_and_baseline() -> None:
     assert not within([], 1.0)  # nothing measured is no success
 
 
-def test_times_are_medians_by_client_level_and_map(predicted: Prediction) -> None:
+def test_every_task_is_held_to_its_own_bytes(predicted: Prediction) -> None:
     seconds, down, up = predicted.task(3, 0, level_map=False)
-    _, more, _ = predicted.task(3, 0, level_map=True)
-    tasks = [
-        link_records.Task(client=3, level=0, down=size, up=up, took=seconds * factor, training=0.1)
-        for size, factor in ((more, 2.0), (down, 1.1), (down, 0.5), (down, 3.0))
-    ]
-    recipe = links.recipe_of("fedgmr", clients=4, seconds=60.0, period=20.0)
-    known, sent = time_rows("x", outcome(tasks=tasks), predicted, recipe.fleet.resolved_links())
-    assert (known["map"], known["tasks"], known["difference %"]) == ("known", 3, "+10.0")
-    assert (sent["map"], sent["tasks"]) == ("sent", 1)
+    longer, more, _ = predicted.task(3, 0, level_map=True)
+    cases = ((more, 1.1 * longer), (down, 0.5 * seconds), (down, 3.0 * seconds))
+    tasks = [link_records.Task(client=3, level=0, down=size, up=up, took=took, training=0.1) for size, took in cases]
+    fleet = links.recipe_of("fedgmr", clients=4, seconds=60.0, period=20.0).fleet.resolved_links()
+    (row,) = time_rows("x", outcome(tasks=tasks), predicted, fleet)
+    assert (row["tasks"], row["difference %"]) == (3, "+10.0")
+    assert row["measured s"] == f"{1.1 * longer:.1f}"
+    strange = link_records.Task(client=3, level=0, down=down + 5000, up=up, took=1.0, training=0.1)
+    with pytest.raises(ValueError, match="in the journal"):
+        time_rows("x", outcome(tasks=[strange]), predicted, fleet)
 
 
 def test_the_race() -> None:

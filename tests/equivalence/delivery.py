@@ -98,7 +98,8 @@ def encoded_update(task: ClientTask, update: Update) -> bytes:
     )
     buffers = update.buffers.numpy()
     stamp = _stamp(task, client=task.client)
-    return wire.encode_update(update.values.numpy(), stamp=stamp, last=task.level, buffers=buffers, report=report)
+    values = task.levels.pack(update.values, task.level) if update.natural else update.values
+    return wire.encode_update(values.numpy(), stamp=stamp, last=task.level, buffers=buffers, report=report)
 
 
 def submodel(task: ClientTask) -> Tensor:

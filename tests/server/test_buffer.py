@@ -1,6 +1,5 @@
 """How updates are kept: natural or level order, half precision, and that neither changes what a run learns."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,25 +76,16 @@ def test_precision_of_the_buffer(dtype: Any, kept: list[float]) -> None:
     assert once is given, "what is merged once is not rounded"
 
 
-def test_a_run_with_natural_updates_is_the_same_run() -> None:
-    """Executors may hand whole models over as they lie; before all are restored, while they are, and after."""
+def test_a_run_with_updates_in_level_order_is_the_same_run() -> None:
+    """Executors hand whole models over as they lie, clients on the wire do not; while all are restored and after."""
     rules = {**BRISK, "interval": 2}
-    plain, handed = (objects(tiny.dense(), "fedgmr", rules) for _ in range(2))
-    train = handed.fleet.executor.train
-
-    def natural(tasks: Any) -> list[Update]:
-        given = []
-        for task, update in zip(tasks, train(tasks), strict=True):
-            whole = task.levels.whole(task.level)
-            values = task.levels.spread(update.values, task.model) if whole else update.values
-            given.append(replace(update, values=values, natural=whole))
-        return given
-
-    handed.fleet.executor.train = natural  # type: ignore[method-assign]
-    one, other = drive(plain, ticks=40), drive(handed, ticks=40)
+    natural, ordered = (objects(tiny.dense(), "fedgmr", rules) for _ in range(2))
+    assert natural.fleet.executor.trainer.natural  # type: ignore[attr-defined]
+    ordered.fleet.executor.trainer.natural = False  # type: ignore[attr-defined]
+    one, other = drive(natural, ticks=40), drive(ordered, ticks=40)
     assert [moment.learned() for moment in one] == [moment.learned() for moment in other]
-    kinds = {c.levels is None for c in plain.server.buffer.values()}
-    assert kinds == {True}, "in the end all are whole and lie in natural order"
+    for run in (natural, ordered):
+        assert all(c.levels is None for c in run.server.buffer.values()), "in the end all are whole, in natural order"
     assert min(one[0].levels) < max(one[0].levels) == min(one[-1].levels)
 
 
