@@ -10,7 +10,8 @@ hold + 200 MB:
 - buffer: one sub-model's values per client;
 - level maps: of buffered sub-models, tasks in flight and the present: 1 byte x N each, 9 with its level order, 13 with
   positions too;
-- work: six vectors: values, gradients and update of the trainer, values of the evaluator, two of a merge.
+- work: ten vectors: values, gradients and update of the trainer, values of the evaluator, six of a refresh of the
+  level map (a merge needs two).
 
 Runs whose buffer is above --most GB are computed: their buffer by arithmetic, the rest as with 100 clients. Ends with
 status 1 if a limit is not met.
@@ -35,7 +36,7 @@ from fedgmr.server.server import Server
 from fedgmr.submodels.levels import LevelMap
 
 FACTOR, ALLOWANCE = 1.2, 200e6
-WORK_VECTORS = 6
+WORK_VECTORS = 10
 FLEETS = (10, 100, 1000)
 UPDATES = 100
 BYTES = {"float32": 4, "float16": 2}

@@ -64,11 +64,13 @@ class Workshop:
     def chosen(self, server: Server) -> tuple[Recipe, Executor]:
         """The recipe's executor; for `auto` the faster one, written into the recipe."""
         wanted = self.recipe.execution.executor
-        possible = self.device.type == "cuda" and can_be_graphed(self.recipe.method.local)
+        possible = self.device.type == "cuda" and can_be_graphed(
+            self.recipe.method.local, self.recipe.training.optimizer
+        )
         if wanted == "graphed" and not possible:
             raise ValueError(
-                f"execution.executor is graphed, which needs a CUDA device (here: {self.device.type}) and a local rule "
-                "without distillation: set execution.executor to sequential or auto."
+                f"execution.executor is graphed, which needs a CUDA device (here: {self.device.type}), and for ordered "
+                "dropout plain SGD without distillation: set execution.executor to sequential or auto."
             )
         if wanted == "auto":
             wanted = "graphed" if possible and self._graphs_pay(server) else "sequential"

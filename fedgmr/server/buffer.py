@@ -54,6 +54,6 @@ def contribution(update: Update, task: ClientTask, *, natural: bool) -> Contribu
 
 def _arranged(update: Update, task: ClientTask, *, natural: bool) -> Tensor:
     levels = task.levels
-    if levels.order is None or not levels.whole(task.level) or natural == update.natural:
+    if natural == update.natural or not levels.whole(task.level) or levels.order is None:
         return update.values
     return levels.spread(update.values, update.values) if natural else levels.pack(update.values, task.level)

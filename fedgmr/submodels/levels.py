@@ -123,8 +123,11 @@ class LevelMap:
             return None
         if self.levels.device.type != "cpu":
             return torch.sort(self.levels, stable=True).indices
-        outside = self.sizes[-1] < len(self)
-        return torch.cat([positions(self.levels, level) for level in range(len(self.ladder) + outside)])
+        order = torch.empty(len(self), dtype=torch.int64)
+        for level, (start, stop) in enumerate(itertools.pairwise([0, *self.sizes, len(self)])):
+            if stop > start:
+                order[start:stop] = positions(self.levels, level)
+        return order
 
     @cached_property
     def position(self) -> Tensor:

@@ -15,6 +15,7 @@ from fedgmr.exchange import ClientTask, Update
 from fedgmr.training.bench import Loss
 from fedgmr.training.graphed_bench import GraphedBench
 from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.precision import precision
 from fedgmr.training.rules import Batch, LocalRule, OrderedDropout
 
@@ -23,9 +24,12 @@ _MOST_SLOTS = 32
 _MEMORY_SHARE = 0.7  # of what is free once the first slot stands
 
 
-def can_be_graphed(rule: LocalRule) -> bool:
-    """Whether the steps of a rule can be captured; distillation goes back and forth between two widths."""
-    return not (isinstance(rule, OrderedDropout) and rule.distillation)
+def can_be_graphed(rule: LocalRule, optimizer: Optimizer) -> bool:
+    """Whether the steps of a rule can be captured.
+
+    Distillation goes back and forth between two widths, and an optimiser that remembers would forget between them.
+    """
+    return not isinstance(rule, OrderedDropout) or (not rule.distillation and isinstance(optimizer, SGD))
 
 
 class Slot:

@@ -19,7 +19,9 @@ from fedgmr.federation import federate
 from fedgmr.methods.method import BUILT_IN
 from fedgmr.tasks.images import FlipAndCrop
 from fedgmr.training import fused
-from fedgmr.training.graphed import Slot
+from fedgmr.training.graphed import Slot, can_be_graphed
+from fedgmr.training.optimizers import SGD, Adam
+from fedgmr.training.rules import OrderedDropout, PlainSGD
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 # The level map as it is: a rounding must not move a coordinate to another level.
@@ -138,6 +140,13 @@ def test_restored_clients_in_slots() -> None:
 def test_a_graphed_run_needs_a_device() -> None:
     with pytest.raises(ValueError, match=r"execution\.executor is graphed"):
         objects(tiny.dense(), execution={"executor": "graphed"})
+
+
+def test_what_cannot_be_captured() -> None:
+    assert can_be_graphed(PlainSGD(), Adam())
+    assert can_be_graphed(OrderedDropout(), SGD())
+    assert not can_be_graphed(OrderedDropout(), Adam())
+    assert not can_be_graphed(OrderedDropout(distillation=True), SGD())
 
 
 def test_auto_is_written_out() -> None:
