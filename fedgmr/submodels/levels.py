@@ -123,7 +123,7 @@ class LevelMap:
             return None
         if self.levels.device.type != "cpu":
             return torch.sort(self.levels, stable=True).indices
-        order = torch.empty(len(self), dtype=torch.int64)
+        order = torch.empty(len(self), dtype=torch.int64, device=self.levels.device)
         for level, (start, stop) in enumerate(itertools.pairwise([0, *self.sizes, len(self)])):
             if stop > start:
                 order[start:stop] = positions(self.levels, level)
