@@ -5,10 +5,10 @@ level maps: all the current one; four of the ten still the one before; every upd
 Taylor ranking). Updates are kept as the server keeps them.
 
 The copy is `Tensor.copy_` of one vector with as many bytes as a merge must touch: every buffered value, the model once
-(read or written), and, where several level maps take part, each of these (a byte per coordinate). Both work in
-memory that is there already. Merge and copy take turns; the ratio is that of the fastest turns. It may be at most 2 if
-all updates are of the current map and 6 otherwise; ends with status 1 if a limit is not met. The column `values only`
-has the ratio to a copy without the maps.
+(read or written), and, where several level maps take part, each of these (a byte per coordinate). The copy has its
+target already; the merge allocates the new model, from memory that the process keeps as in a run. They take turns; the
+ratio is that of the fastest turns. It may be at most 2 if all updates are of the current map and 6 otherwise; ends with
+status 1 if a limit is not met. The column `values only` has the ratio to a copy without the maps.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from torch import Tensor
 from turns import fastest
 
 from fedgmr.exchange import ClientTask, Update
+from fedgmr.experiments.allocation import reused_memory
 from fedgmr.server.aggregation import MaskAware, Merge
 from fedgmr.server.buffer import BufferRule, contribution
 from fedgmr.server.staleness import Polynomial
@@ -142,7 +143,8 @@ def main() -> int:
     print(header())
     if device.type == "cuda":
         print(torch.cuda.get_device_name(device))
-    found = list(rows(device, Layout.of(Conv2()), turns=arguments.turns, repeat=1 if device.type == "cpu" else 20))
+    with reused_memory():  # as in a run
+        found = list(rows(device, Layout.of(Conv2()), turns=arguments.turns, repeat=1 if device.type == "cpu" else 20))
     print(f"\n{markdown(found)}\n")
     if arguments.csv:
         write_csv(arguments.csv, found)

@@ -19,6 +19,7 @@ from tables import Row, markdown, write_csv
 from torch import Tensor
 from turns import fastest
 
+from fedgmr.experiments.allocation import reused_memory
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import Standing, Taylor
@@ -82,7 +83,8 @@ def main() -> int:
     print(header())
     if device.type == "cuda":
         print(torch.cuda.get_device_name(device))
-    found = list(rows(Layout.of(Conv2()), device, arguments.turns))
+    with reused_memory():  # as in a run
+        found = list(rows(Layout.of(Conv2()), device, arguments.turns))
     print(f"\n{markdown(found)}\n")
     if arguments.csv:
         write_csv(arguments.csv, found)

@@ -24,8 +24,9 @@ def fastest(
             for _ in range(repeat):
                 action()
             _wait(device)
+            took = (clock() - began) / repeat
             if turn:  # the first is there to warm up: memory is taken, tables are made
-                best[name] = min(best[name], (clock() - began) / repeat)
+                best[name] = min(best[name], took)
     return best
 
 
