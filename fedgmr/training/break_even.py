@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedgmr.seeding import generator
 from fedgmr.training.bit_masks import bits, inside_bits
-from fedgmr.training.patterns import find_pattern
+from fedgmr.training.patterns import Pattern, true_positions
 from fedgmr.training.sparse_linear import SparseLinear, SparseWeight
 
 # Away from the usual ladder (0.05, 0.1, 0.2, 0.5), so that rounding a level's size decides nothing.
@@ -71,17 +71,16 @@ def break_even(work: LayerWork, *, steps: int, dtype: torch.dtype) -> float:
     rows = torch.ones(work.rows, work.inputs, dtype=dtype, requires_grad=True)
     gradients = torch.ones(work.rows, work.outputs, dtype=dtype)
     size = work.outputs * work.inputs
-    mask = torch.zeros(size, dtype=torch.bool)
-    mask[::2] = True
-    dense = _seconds(_step(layer, layer.weight, rows, gradients, inside_bits(mask, layer.weight)), clock)
+    inside = inside_bits(torch.arange(size) % 2 == 0, layer.weight)
+    dense = _seconds(_step(layer, layer.weight, rows, gradients, inside), clock)
     for density in DENSITIES:
-        codes = np.ones(size, dtype=np.uint8)
+        mask = np.zeros(size, dtype=np.bool_)
         cells = np.arange(int(density * size))
-        codes[((cells + draws.random(len(cells))) / density).astype(np.int64).clip(max=size - 1)] = 0
+        mask[((cells + draws.random(len(cells))) / density).astype(np.int64).clip(max=size - 1)] = True
         began = clock()
-        pattern = find_pattern(codes, 0, (work.outputs, work.inputs), at_most=size)
+        kept = torch.from_numpy(true_positions(mask, len(cells)))
+        pattern = Pattern.of(kept, (work.outputs, work.inputs))
         building = clock() - began
-        assert pattern is not None
         layer.sparse = SparseWeight(pattern, torch.ones(len(pattern.kept), dtype=dtype))
         sparse = _seconds(_step(layer, layer.sparse.values, rows, gradients, None), clock)
         if sparse + building / steps < _MARGIN * dense:

@@ -1,76 +1,60 @@
 """Where the kept weights of a linear layer lie, as the indices of sparse matrices.
 
-Found from a layer's levels, once per level map and level. The layer is looked at in two halves, side by side where
-there are two threads; the transpose stays in two blocks, so that neither half waits for the other. Read next:
-`sparse_linear.py`, which computes with it.
+Found from a level map, once per map and level. Read next: `sparse_linear.py`, which computes with it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_HALVES = 2  # however many threads there are: sums must not depend on that
-_A = TypeVar("_A")
-_B = TypeVar("_B")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Block:
-    """The transpose of some rows of a matrix, as a CSR matrix."""
-
-    rows: slice
-    entries: slice  # its own among those of all blocks
-    starts: Tensor  # int32 [inputs + 1]
-    columns: Tensor  # int32
-
-    @property
-    def outputs(self) -> int:
-        """Its number of columns."""
-        return int(self.rows.stop - self.rows.start)
+from fedgmr.submodels.layout import TensorPlace
+from fedgmr.submodels.levels import LevelMap
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pattern:
-    """The kept weights of a matrix [outputs, inputs]."""
+    """The kept weights of a matrix [outputs, inputs]: the CSR indices of the matrix and of its transpose."""
 
     shape: tuple[int, int]
     kept: Tensor  # int32: their positions in the flattened matrix, ascending
     starts: Tensor  # int32 [outputs + 1]: where each row begins among them
     columns: Tensor  # int32
-    across: Tensor  # int32: for each entry of the blocks, which entry of the matrix it is
-    blocks: Sequence[Block] = ()
+    across_starts: Tensor  # int32 [inputs + 1]: the same of the transpose
+    across_columns: Tensor
+    across: Tensor  # int32: for each entry of the transpose, which entry of the matrix it is
 
     @classmethod
-    def empty(cls, shape: tuple[int, int], count: int) -> "Pattern":
-        """With room for `count` weights."""
-        starts, room = torch.zeros(shape[0] + 1, dtype=torch.int32), torch.empty(3, count, dtype=torch.int32)
-        return cls(shape=shape, kept=room[0], starts=starts, columns=room[1], across=room[2])
+    def of(cls, kept: Tensor, shape: Sequence[int]) -> "Pattern":
+        """The pattern of ascending int32 positions."""
+        outputs, inputs = shape
+        starts = torch.searchsorted(kept, torch.arange(outputs + 1, dtype=torch.int32) * inputs, out_int32=True)
+        rows = torch.from_numpy(np.repeat(np.arange(outputs, dtype=np.int32), np.diff(starts.numpy())))
+        columns = kept - rows * inputs
+        # Short numbers are sorted by counting, several times faster than by comparing.
+        keys = torch.sort(columns.to(torch.int16) if inputs < 2**15 else columns, stable=True)
+        ends = torch.arange(inputs + 1, dtype=keys.values.dtype)
+        return cls(
+            shape=(outputs, inputs),
+            kept=kept,
+            starts=starts,
+            columns=columns,
+            across_starts=torch.searchsorted(keys.values, ends, out_int32=True),
+            across_columns=rows.index_select(0, keys.indices),
+            across=keys.indices.to(torch.int32),
+        )
 
 
-def find_pattern(codes: NDArray[np.uint8], level: int, shape: Sequence[int], *, at_most: int) -> Pattern | None:
-    """The pattern of the weights whose level is at most `level`; None if there are none or more than `at_most`."""
-    outputs, inputs = shape
-    middle = outputs // _HALVES
-    spans = [(first, last) for first, last in ((0, middle), (middle, outputs)) if last > first]
-    parts = [codes[first * inputs : last * inputs] for first, last in spans]
-    masks, counts = zip(*_side_by_side(lambda part: _kept(part, level), parts), strict=True)
-    if not 0 < sum(counts) <= at_most:
-        return None
-    firsts = np.cumsum([0, *counts]).tolist()
-    pattern = Pattern.empty((outputs, inputs), firsts[-1])
-    halves = [
-        _Half(rows=slice(*span), entries=slice(*entries), mask=mask)
-        for span, entries, mask in zip(spans, pairwise(firsts), masks, strict=True)
-    ]
-    blocks = _side_by_side(lambda half: half.fill(pattern), halves)
-    return replace(pattern, blocks=[block for block, count in zip(blocks, counts, strict=True) if count])
+def find_kept(levels: LevelMap, level: int, place: TensorPlace, *, at_most: int) -> Tensor | None:
+    """Int32: the positions in a tensor that `level` keeps, ascending; None if there are none or more than `at_most`."""
+    if (order := vars(levels).get("order")) is not None:  # known already, because somebody packed or merged values
+        return _kept_in_order(order, levels.sizes[: level + 1], place, at_most)
+    mask = levels.levels[place.start : place.stop].numpy() <= level
+    count = int(np.count_nonzero(mask))
+    return torch.from_numpy(true_positions(mask, count)) if 0 < count <= at_most else None
 
 
 def true_positions(mask: NDArray[np.bool_], count: int) -> NDArray[np.int32]:
@@ -85,44 +69,14 @@ def true_positions(mask: NDArray[np.bool_], count: int) -> NDArray[np.int32]:
     return found
 
 
-def _kept(codes: NDArray[np.uint8], level: int) -> tuple[NDArray[np.bool_], int]:
-    mask = codes <= level
-    return mask, int(np.count_nonzero(mask))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Half:
-    """Some rows of a matrix, and where their entries go."""
-
-    rows: slice
-    entries: slice
-    mask: NDArray[np.bool_]
-
-    def fill(self, pattern: Pattern) -> Block:
-        """Write the entries of these rows into the pattern; returns their transpose."""
-        inputs, outputs, first = pattern.shape[1], self.rows.stop - self.rows.start, self.entries.start
-        kept = true_positions(self.mask, self.entries.stop - first)
-        np.add(kept, np.int32(self.rows.start * inputs), out=pattern.kept.numpy()[self.entries])
-        starts = np.searchsorted(kept, np.arange(outputs + 1, dtype=np.int32) * np.int32(inputs))
-        pattern.starts.numpy()[self.rows.start : self.rows.stop + 1] = starts + first
-        rows = np.repeat(np.arange(outputs, dtype=np.int32), np.diff(starts))
-        columns = np.subtract(kept, rows * np.int32(inputs), out=pattern.columns.numpy()[self.entries])
-        # Numbers of 16 bits are sorted by counting, several times faster than by comparing.
-        keys = columns.astype(np.uint16) if inputs <= 2**16 else columns
-        across = np.argsort(keys, kind="stable")
-        np.add(across, first, out=pattern.across.numpy()[self.entries], casting="unsafe")
-        across_starts = np.zeros(inputs + 1, dtype=np.int32)
-        np.cumsum(np.bincount(keys, minlength=inputs), out=across_starts[1:])
-        return Block(
-            rows=self.rows,
-            entries=self.entries,
-            starts=torch.from_numpy(across_starts),
-            columns=torch.from_numpy(rows).index_select(0, torch.from_numpy(across)),
-        )
-
-
-def _side_by_side(do: Callable[[_A], _B], parts: Iterable[_A]) -> list[_B]:
-    if torch.get_num_threads() == 1:
-        return [do(part) for part in parts]
-    with ThreadPoolExecutor(_HALVES) as pool:
-        return list(pool.map(do, parts))
+def _kept_in_order(order: Tensor, sizes: Sequence[int], place: TensorPlace, at_most: int) -> Tensor | None:
+    """The same from the level order, in which every increment ascends: no look at what is not kept."""
+    runs = []
+    for first, last in zip([0, *sizes], sizes, strict=False):
+        increment = order[first:last]
+        start, stop = torch.searchsorted(increment, torch.tensor([place.start, place.stop])).tolist()
+        runs.append(increment[start:stop])
+    if not 0 < sum(map(len, runs)) <= at_most:
+        return None
+    kept = torch.cat(runs).sub_(place.start).to(torch.int32)
+    return kept if len(runs) == 1 else torch.from_numpy(np.sort(kept.numpy(), kind="stable"))

@@ -19,7 +19,7 @@ from fedgmr.training.bench import Desk, LocalRun
 from fedgmr.training.bit_masks import BitMaskedBench, bits, inside_bits
 from fedgmr.training.chains import arrange_chain
 from fedgmr.training.optimizers import SGD, Optimizer
-from fedgmr.training.patterns import Pattern, find_pattern
+from fedgmr.training.patterns import Pattern, find_kept
 from fedgmr.training.sparse_linear import SparseLinear, SparseWeight
 
 _MAPS = 2  # tasks of the level map before are still in flight when a new one is made
@@ -74,30 +74,29 @@ class Cut:
         ).long()
 
 
-def cut_sparse(levels: Tensor, level: int, layout: Layout, below: Mapping[str, int]) -> Cut | None:
+def cut_sparse(levels: LevelMap, level: int, layout: Layout, below: Mapping[str, int]) -> Cut | None:
     """The cut in which each tensor of `below` with at most so many kept coordinates is sparse; None if none is."""
-    codes = {place.name: levels[place.start : place.stop].numpy() for place in layout.parameters}
-    shapes = {place.name: place.shape for place in layout.parameters}
-    found = {name: find_pattern(codes[name], level, shapes[name], at_most=at_most) for name, at_most in below.items()}
-    patterns = {name: pattern for name, pattern in found.items() if pattern is not None}
-    if not patterns:
+    found = {p.name: find_kept(levels, level, p, at_most=below[p.name]) for p in layout.parameters if p.name in below}
+    sparse = {name: kept for name, kept in found.items() if kept is not None}
+    if not sparse:
         return None
-    places, start = [], 0
+    places, codes, start = [], [], 0
     for place in layout.parameters:
-        shape = place.shape
-        if place.name in patterns:
-            kept = patterns[place.name].kept
+        kept, code, shape = sparse.get(place.name), levels.levels[place.start : place.stop], place.shape
+        if kept is not None:
+            code = code.index_select(0, kept) if level > 0 else code.new_zeros(len(kept))
             shape = (len(kept),)
-            codes[place.name] = codes[place.name][kept.numpy()] if level > 0 else np.zeros(shape, dtype=np.uint8)
         places.append(replace(place, start=start, shape=shape))
+        codes.append(code)
         start = places[-1].stop
-    code = np.concatenate(list(codes.values()))
-    outside = code > level
-    packing = np.concatenate([np.flatnonzero(code == inside) for inside in range(level + 1)])
+    coded = torch.cat(codes).numpy()
+    outside = coded > level
+    packing = np.concatenate([np.flatnonzero(coded == inside) for inside in range(level + 1)])
+    shapes = {place.name: place.shape for place in layout.parameters}
     return Cut(
         whole=layout,
         layout=replace(layout, parameters=tuple(places)),
-        patterns=patterns,
+        patterns={name: Pattern.of(kept, shapes[name]) for name, kept in sparse.items()},
         outside=torch.from_numpy(outside) if outside.any() else None,
         packing=torch.from_numpy(packing.astype(np.int32)),
     )
@@ -201,7 +200,7 @@ class SparseBench(BitMaskedBench):
 
     def sparse_desk(self, levels: LevelMap, level: int) -> SparseDesk | None:
         """A desk for the sub-model with its few-weight layers sparse; None where there is no such layer."""
-        cut = cut_sparse(levels.levels, level, self.desk.layout, self._below)
+        cut = cut_sparse(levels, level, self.desk.layout, self._below)
         return None if cut is None else SparseDesk(self.desk, self._layers, cut)
 
     def _known_desk(self, level: int) -> SparseDesk | None:

@@ -31,10 +31,7 @@ class SparseWeight:
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
             self.matrix = _csr(pattern.starts, pattern.columns, values, (outputs, inputs))
         self._transposed = torch.empty_like(values)
-        self._blocks = [
-            (block.rows, _csr(block.starts, block.columns, self._transposed[block.entries], (inputs, block.outputs)))
-            for block in pattern.blocks
-        ]
+        self._transpose = _csr(pattern.across_starts, pattern.across_columns, self._transposed, (inputs, outputs))
 
     def times(self, inputs: Tensor) -> Tensor:
         """[inputs, n] -> [outputs, n]."""
@@ -43,11 +40,7 @@ class SparseWeight:
     def transposed_times(self, outputs: Tensor) -> Tensor:
         """[outputs, n] -> [inputs, n]."""
         torch.index_select(self.values.detach(), 0, self.pattern.across, out=self._transposed)
-        (rows, matrix), *more = self._blocks
-        product = matrix @ outputs[rows]
-        for rows, matrix in more:
-            product = torch.addmm(product, matrix, outputs[rows])
-        return product
+        return self._transpose @ outputs
 
     def gradient(self, outputs: Tensor, inputs: Tensor) -> Tensor:
         """Of the values: for each kept weight the product of a row of `outputs` and a row of `inputs`."""

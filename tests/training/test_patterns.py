@@ -1,20 +1,12 @@
 """Where kept weights lie: by hand, and against a plain search."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
 
-from fedgmr.training.patterns import Pattern, find_pattern, true_positions
-
-
-@pytest.fixture(params=[1, 2])
-def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
+from fedgmr.submodels.layout import TensorPlace
+from fedgmr.submodels.levels import LevelMap
+from fedgmr.training.patterns import Pattern, find_kept, true_positions
 
 
 @pytest.mark.parametrize("size", [1, 8, 24, 1000, 1003])
@@ -28,61 +20,47 @@ def test_true_positions(size: int, share: float) -> None:
     assert true_positions(longer, int(mask.sum())).tolist() == found.tolist()
 
 
-@pytest.mark.usefixtures("_threads")
-def test_by_hand() -> None:
+def test_pattern_by_hand() -> None:
     # . a . b
     # . . . .
-    # --------
     # c d . .
-    # . e . f
-    codes = np.array([2, 0, 2, 0, 2, 2, 2, 2, 0, 1, 2, 2, 2, 1, 2, 0], dtype=np.uint8)
-    pattern = find_pattern(codes, 1, (4, 4), at_most=6)
-    assert pattern is not None
-    assert pattern.kept.tolist() == [1, 3, 8, 9, 13, 15]
-    assert pattern.starts.tolist() == [0, 2, 2, 4, 6]
-    assert pattern.columns.tolist() == [1, 3, 0, 1, 1, 3]
-    upper, lower = pattern.blocks
-    # The transpose of the upper half has - | a | - | b, that of the lower one c | d e | - | f.
-    assert (upper.rows, lower.rows, upper.outputs) == (slice(0, 2), slice(2, 4), 2)
-    assert upper.starts.tolist() == [0, 0, 1, 1, 2]
-    assert upper.columns.tolist() == [0, 0]
-    assert lower.starts.tolist() == [0, 1, 3, 3, 4]
-    assert lower.columns.tolist() == [0, 0, 1, 1]
-    assert (upper.entries, lower.entries) == (slice(0, 2), slice(2, 6))
-    assert pattern.across.tolist() == [0, 1, 2, 3, 4, 5]
-    assert find_pattern(codes, 1, (4, 4), at_most=5) is None
-    assert find_pattern(codes + 1, 0, (4, 4), at_most=16) is None
+    pattern = Pattern.of(torch.tensor([1, 3, 8, 9], dtype=torch.int32), (3, 4))
+    assert pattern.starts.tolist() == [0, 2, 2, 4]
+    assert pattern.columns.tolist() == [1, 3, 0, 1]
+    # The transpose has c | a d | - | b.
+    assert pattern.across_starts.tolist() == [0, 1, 3, 3, 4]
+    assert pattern.across_columns.tolist() == [2, 0, 2, 0]
+    assert pattern.across.tolist() == [2, 0, 3, 1]
 
 
-def in_full(pattern: Pattern) -> torch.Tensor:
-    """The matrix with its entries numbered from one, put together from the blocks of its transpose."""
-    outputs, inputs = pattern.shape
-    matrix, numbers = torch.zeros(outputs, inputs), pattern.across + 1
-    for block in pattern.blocks:
-        columns = torch.repeat_interleave(torch.arange(inputs), block.starts.diff())
-        matrix[block.columns.long() + block.rows.start, columns] = numbers[block.entries].float()
-    return matrix
-
-
-@pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("shape", [(1, 40), (40, 1), (7, 31), (64, 80), (3, 70_000)])
 @pytest.mark.parametrize("share", [0.02, 0.5])
 def test_the_transpose_has_the_same_entries(shape: tuple[int, int], share: float) -> None:
     mask = np.random.default_rng(1).random(shape) < share
     mask[0, 0] = True
-    codes = np.where(mask, 0, 3).astype(np.uint8).reshape(-1)
-    pattern = find_pattern(codes, 2, shape, at_most=codes.size)
-    assert pattern is not None
-    wanted = torch.zeros(mask.size)
-    wanted[torch.from_numpy(mask.reshape(-1))] = torch.arange(1, int(mask.sum()) + 1).float()
-    assert torch.equal(in_full(pattern).view(-1), wanted)
-    assert pattern.kept.tolist() == np.flatnonzero(mask).tolist()
+    pattern = Pattern.of(torch.from_numpy(np.flatnonzero(mask)).int(), shape)
+    numbers, matrix = torch.arange(1, int(mask.sum()) + 1).float(), torch.zeros(shape)
     rows = torch.repeat_interleave(torch.arange(shape[0]), pattern.starts.diff())
-    assert torch.equal(rows * shape[1] + pattern.columns, pattern.kept.long())
+    matrix[rows, pattern.columns.long()] = numbers
+    assert torch.equal(matrix != 0, torch.from_numpy(mask))
+    transpose = torch.zeros(shape[::-1])
+    columns = torch.repeat_interleave(torch.arange(shape[1]), pattern.across_starts.diff())
+    transpose[columns, pattern.across_columns.long()] = numbers[pattern.across.long()]
+    assert torch.equal(transpose.t(), matrix)
 
 
-def test_a_half_without_weights_has_no_block() -> None:
-    pattern = find_pattern(np.array([1, 1, 1, 1, 1, 0], dtype=np.uint8), 0, (2, 3), at_most=6)
-    assert pattern is not None
-    assert [(block.rows, block.entries) for block in pattern.blocks] == [(slice(1, 2), slice(0, 1))]
-    assert pattern.starts.tolist() == [0, 0, 1]
+@pytest.mark.parametrize("known", [False, True])
+def test_kept_weights_of_one_tensor(known: bool) -> None:
+    """Whether the level order is known already or not."""
+    levels = LevelMap(torch.tensor([0, 1, 2, 0, 1, 1, 0, 2, 0, 0, 1], dtype=torch.uint8), (0.4, 0.8, 1.0))
+    if known:
+        assert levels.order is not None
+    place = TensorPlace(name="w", shape=(3, 2), start=3, prunable=True)  # 0 1 | 1 0 | 2 0
+    for level, wanted in ((0, [0, 3, 5]), (1, [0, 1, 2, 3, 5]), (2, [0, 1, 2, 3, 4, 5])):
+        found = find_kept(levels, level, place, at_most=len(wanted))
+        assert found is not None
+        assert (found.tolist(), found.dtype) == (wanted, torch.int32)
+        assert find_kept(levels, level, place, at_most=len(wanted) - 1) is None
+    empty = TensorPlace(name="v", shape=(1, 1), start=7, prunable=True)
+    assert find_kept(levels, 1, empty, at_most=5) is None
+    assert ("order" in vars(levels)) is known

@@ -207,7 +207,7 @@ def test_an_update_does_not_depend_on_the_tasks_trained_before() -> None:
 def test_a_structure_is_found_once_per_map_and_level(monkeypatch: pytest.MonkeyPatch) -> None:
     found = list[int]()
 
-    def counting(levels: Tensor, level: int, *rest: object) -> object:
+    def counting(levels: LevelMap, level: int, *rest: object) -> object:
         found.append(level)
         return cut_sparse(levels, level, *rest)  # type: ignore[arg-type]
 

@@ -7,14 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedgmr.training.patterns import Pattern, find_pattern
+from fedgmr.training.patterns import Pattern
 from fedgmr.training.sparse_linear import SparseLinear, SparseWeight
 
 
 def pattern_of(mask: Tensor) -> Pattern:
-    found = find_pattern((~mask).to(torch.uint8).view(-1).numpy(), 0, mask.shape, at_most=mask.numel())
-    assert found is not None
-    return found
+    return Pattern.of(torch.nonzero(mask.view(-1)).view(-1).int(), mask.shape)
 
 
 def test_products_by_hand() -> None:
@@ -135,11 +133,10 @@ def test_under_autocast_it_keeps_its_type() -> None:
 def test_it_warns_of_nothing() -> None:
     """In a process of its own: PyTorch warns once in each."""
     code = """
-import numpy as np, torch
-from fedgmr.training.patterns import find_pattern
+import torch
+from fedgmr.training.patterns import Pattern
 from fedgmr.training.sparse_linear import SparseWeight
-pattern = find_pattern(np.array([0, 1, 1, 0], dtype=np.uint8), 0, (2, 2), at_most=4)
-weight = SparseWeight(pattern, torch.ones(2))
+weight = SparseWeight(Pattern.of(torch.tensor([0, 3], dtype=torch.int32), (2, 2)), torch.ones(2))
 weight.gradient(torch.ones(2, 8), torch.ones(2, 8)), weight.transposed_times(weight.times(torch.ones(2, 8)))
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
