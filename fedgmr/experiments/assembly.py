@@ -4,6 +4,7 @@
 directory says all; `assemble` builds the objects.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -35,6 +36,7 @@ from fedgmr.wire import ValueType
 F = TypeVar("F", bound=RecordedFleet)
 _PERIOD_MARGIN = 1.10
 _EVALUATION_PERIODS = 10
+_QUEUES = "32"  # of the CUDA driver: with its 8, slots on parallel streams wait for each other
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -210,6 +212,7 @@ def _labels(task: Task, layout: Layout, plan: ChannelPlan, clients: int, parts: 
 
 def usable_device(name: str) -> torch.device:
     """The device of this name; ValueError where there is none."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", _QUEUES)
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

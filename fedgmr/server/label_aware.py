@@ -11,9 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedgmr.server.aggregation import MaskAware, Merge, mask_aware_mean
-from fedgmr.server.sums import Contribution
+from fedgmr.server.aggregation import MaskAware, Merge
 from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.levels import LevelMap
+from fedgmr.transfer import sent
+
+_MAPS = 4  # whose positions are remembered
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,6 +26,20 @@ class Labels:
     owned: Tensor  # bool [clients, classes]
     coordinates: Tensor  # int64 [H]: the coordinates of the output layers
     classes: Tensor  # int64 [H]: the class of each
+    _positions: dict[int, Tensor] = field(default_factory=dict)  # by map version: where they are in the level order
+
+    def owned_by(self, clients: Sequence[int]) -> Tensor:
+        """Bool [clients, H]: whether each has the coordinate's class."""
+        rows = sent(torch.tensor(clients), self.owned.device)
+        return self.owned.index_select(0, rows).index_select(1, self.classes)
+
+    def position(self, levels: LevelMap, version: int) -> Tensor:
+        """Int [H]: where the coordinates are in a map's level order."""
+        if version not in self._positions:
+            if len(self._positions) >= _MAPS:
+                del self._positions[next(iter(self._positions))]
+            self._positions[version] = levels.position.index_select(0, self.coordinates)
+        return self._positions[version]
 
 
 def output_rows(layout: Layout, heads: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -55,18 +72,21 @@ class LabelAware(MaskAware):
             return model, buffers
         labels = merge.labels
         assert labels is not None, "the server is given the labels where the aggregation asks for them"
-        values, masks = zip(*(_output_values(c, labels) for c in merge.held), strict=True)
-        weights = model.new_tensor([merge.weights[c.client] for c in merge.held])
-        previous = merge.model[labels.coordinates]
-        model[labels.coordinates] = mask_aware_mean(torch.stack(values), torch.stack(masks), weights, previous)
-        return model, buffers
-
-
-def _output_values(c: Contribution, labels: Labels) -> tuple[Tensor, Tensor]:
-    """(values, mask) of the output coordinates in one contribution; false where the client lacks the class."""
-    owned = labels.owned[c.client][labels.classes]
-    if c.levels is None or c.levels.order is None:
-        return c.values[labels.coordinates], owned
-    position = c.levels.position.index_select(0, labels.coordinates)
-    held = position < len(c.values)
-    return c.values.index_select(0, position.clamp(max=len(c.values) - 1)), owned & held
+        held = merge.held
+        masks = labels.owned_by([c.client for c in held])
+        values = []
+        for row, c in zip(masks, held, strict=True):
+            if c.levels is None or c.levels.order is None:
+                values.append(c.values.index_select(0, labels.coordinates))
+                continue
+            position = labels.position(c.levels, c.map_version)
+            if len(c.values) < len(c.levels):
+                row &= position < len(c.values)
+                position = position.clamp(max=len(c.values) - 1)
+            values.append(c.values.index_select(0, position))
+        weights = sent(torch.tensor([merge.weights[c.client] for c in held], dtype=model.dtype), model.device)
+        weighted = masks * weights.view(-1, 1)
+        total, weight = weighted.mul(torch.stack(values)).sum(0), weighted.sum(0)
+        previous = merge.model.index_select(0, labels.coordinates)
+        mean = torch.where(weight > 0, total / weight.clamp(min=torch.finfo(weight.dtype).tiny), previous)
+        return model.index_copy_(0, labels.coordinates, mean), buffers

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedgmr.submodels.blocks import blocks, gather, scatter_add
 from fedgmr.submodels.levels import LevelMap
+from fedgmr.transfer import sent
 
 _TABLE_ENTRIES = 2**16  # of the weights by combination of levels; stays in a core's cache
 _SPARSE = 0.4  # share of the coordinates below which adding them one by one beats a pass over all
@@ -148,11 +149,11 @@ class _WeightLookup:
         for group in groups:
             entries = torch.tensor(group.table(weights), dtype=torch.float64)
             if maps and len(table) * len(entries) > _TABLE_ENTRIES:
-                self._tables.append((maps, table.to(model.dtype).to(model.device, non_blocking=True)))
+                self._tables.append((maps, sent(table.to(model.dtype), model.device)))
                 maps, table = [], torch.zeros(1, dtype=torch.float64)
             maps.append((group.levels.levels, len(table)))
             table = (entries.view(-1, 1) + table).view(-1)
-        self._tables.append((maps, table.to(model.dtype).to(model.device, non_blocking=True)))
+        self._tables.append((maps, sent(table.to(model.dtype), model.device)))
         longest = max(block.stop - block.start for block in blocks(len(model), model.device))
         self._code, self._step = torch.empty((2, longest), dtype=torch.int32, device=model.device)
         self._found = torch.empty((2, longest), dtype=model.dtype, device=model.device)

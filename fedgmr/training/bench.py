@@ -9,12 +9,14 @@ modules. Read next: `rules.py`, what is done on it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask
 from fedgmr.submodels.layout import Layout, TensorPlace
+from fedgmr.training.dropping import Dropping
 from fedgmr.training.optimizers import SGD, Descent, Optimizer
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -34,6 +36,12 @@ class LocalRun:
     loss: Loss
     coordinates: Tensor | None = None  # where `flat` lies in the full vector; None where it is the full vector
     descent: Descent = SGD()
+    dropping: Dropping = Dropping()
+
+    @cached_property
+    def notes(self) -> dict[str, Any]:
+        """What a rule finds out in its first step and uses again in the others."""
+        return {}
 
     @cached_property
     def start(self) -> list[Tensor]:

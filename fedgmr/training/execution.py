@@ -24,8 +24,11 @@ class ExecutionSettings:
         metadata={"at_least": 1, "help": "graphed: tasks trained at once; none: as many as arrive, within the memory"},
     )
     fused: bool = field(
-        default=False,
-        metadata={"help": "graphed: Triton kernels for what follows convolutions and for large linear layers' steps"},
+        default=True,
+        metadata={
+            "help": "graphed: Triton kernels, where Triton is installed, for what follows convolutions and for large "
+            "linear layers' steps"
+        },
     )
     tf32: bool = field(default=True, metadata={"help": "CUDA: products of float32 in TF32"})
     autocast: Literal["none", "bfloat16"] = field(

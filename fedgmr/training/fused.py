@@ -6,11 +6,17 @@ done without writing the gradient. Models in which nothing is found stay as they
 """
 
 import operator
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
+
+from fedgmr.training.dropping import Dropping, Thetas
+
+if TYPE_CHECKING:
+    from fedgmr.training.bench import LocalRun
 
 try:
     from fedgmr.training import kernels
@@ -18,7 +24,9 @@ except ModuleNotFoundError:  # no Triton: CPU builds of PyTorch
     kernels = None  # type: ignore[assignment]
 
 _ROWS, _CHANNELS = 32, 64
-_OUTPUTS, _INPUTS, _SAMPLES = 64, 128, 32
+_OUTPUTS, _INPUTS, _SAMPLES = 32, 128, 32
+_WARPS = 4  # of a linear step
+_SIZE = 1024  # weights per block where nothing but memory counts
 _LARGE = 1 << 20  # coordinates of a linear layer from which its gradient is worth not writing
 
 
@@ -91,8 +99,41 @@ class Ledger:
         grid = (-operator.floordiv(-outputs, _OUTPUTS), -operator.floordiv(-width, _INPUTS))
         kernels.linear_step[grid](
             weight, rates, slopes, inputs, outputs, width, len(slopes),
-            _OUTPUTS, _INPUTS, _SAMPLES, "tf32" if tf32 else "ieee",
+            _OUTPUTS, _INPUTS, _SAMPLES, "tf32" if tf32 else "ieee", num_warps=_WARPS,
         )  # fmt: skip
+
+
+class FusedDropping(Dropping):
+    """Weights below a threshold left out of a step, in two passes over memory; plain SGD with a rate per weight."""
+
+    def __init__(self, rates: Sequence[Tensor]) -> None:
+        """`rates` are shaped and lie like the parameters."""
+        self.rates = rates
+
+    def hide(self, run: "LocalRun", thetas: Thetas) -> list[Tensor]:
+        """Zero what is below its threshold; returns all weights as they were."""
+        whole = []
+        for parameter, theta in zip(run.parameters, thetas, strict=True):
+            copy, weight = torch.empty_like(parameter), parameter.detach()
+            if theta is None:
+                copy.copy_(weight)
+            else:
+                kernels.hide[(_blocks(weight),)](weight, copy, theta, weight.numel(), _SIZE)
+            whole.append(copy.detach())
+        return whole
+
+    def descend(
+        self, run: "LocalRun", whole: Sequence[Tensor], gradients: list[Tensor], thetas: Thetas, *, derivative: bool
+    ) -> None:
+        """Bring the weights back and step those that are kept."""
+        for parameter, weight, gradient, rate, theta in zip(
+            run.parameters, whole, gradients, self.rates, thetas, strict=True
+        ):
+            slope = gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
+            least = weight.new_zeros(()) if theta is None else theta
+            kernels.step_kept[(_blocks(weight),)](
+                parameter.detach(), weight, slope, rate, least, weight.numel(), derivative, _SIZE
+            )
 
 
 class _NotedLinear(torch.autograd.Function):
@@ -208,6 +249,10 @@ def _is_halving(module: nn.Module | None) -> bool:
         return False
     given = (module.kernel_size, module.stride, module.padding, module.dilation)
     return all(value in (wanted, (wanted, wanted)) for value, wanted in zip(given, (2, 2, 0, 1), strict=True))
+
+
+def _blocks(weight: Tensor) -> int:
+    return int(-operator.floordiv(-weight.numel(), _SIZE))
 
 
 def _grid(rows: int, channels: int) -> tuple[int, int]:

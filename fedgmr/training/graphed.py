@@ -18,6 +18,7 @@ from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.precision import precision
 from fedgmr.training.rules import Batch, LocalRule, OrderedDropout
+from fedgmr.transfer import sent
 
 _WARM_UPS = 2  # libraries choose and allocate on first use, which a capture must not see
 _MOST_SLOTS = 32
@@ -45,6 +46,7 @@ class Slot:
         self.loss = torch.zeros((), device=device)
         self._draws: torch.Generator | None = None  # where a model that draws while it trains does so
         self._absent: Tensor | None = None
+        self._absences: dict[int, Tensor] = {}  # by client: the classes it has not
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._pool = None if stream is None else torch.cuda.graph_pool_handle()
 
@@ -57,14 +59,23 @@ class Slot:
         bench, trainer = self.bench, self.trainer
         bench.begin(task, self._loss(task.client))
         report = trainer.report(task)
-        with self._own_draws():
-            trainer.seed_draws(task)
-            self._all_steps(task, batches, drawn, loss)
+        levels = trainer.levels(task)
+        if self._draws is None and self._knows_all(levels):  # nothing here draws
+            self._all_steps(task, levels, batches, drawn, loss)
+        else:
+            with self._own_draws():
+                trainer.seed_draws(task)
+                self._all_steps(task, levels, batches, drawn, loss)
         values, buffers = bench.finish()
         return trainer.update(task, values, buffers, loss, report, natural=bench.natural(task.level))
 
-    def _all_steps(self, task: ClientTask, batches: Tensor, drawn: Tensor | None, loss: Tensor) -> None:
-        levels = self.trainer.levels(task)
+    def _knows_all(self, levels: Sequence[int]) -> bool:
+        count = len(levels) if len(set(levels)) == 1 else 1
+        return all((self.bench.key(level), count) in self._graphs for level in set(levels))
+
+    def _all_steps(
+        self, task: ClientTask, levels: Sequence[int], batches: Tensor, drawn: Tensor | None, loss: Tensor
+    ) -> None:
         if len(set(levels)) == 1:
             self._replay(task, levels[0], batches, drawn)
             loss.copy_(self.loss)
@@ -168,8 +179,11 @@ class Slot:
         return masked
 
     def _mark_absent(self, client: int) -> None:
-        if self._absent is not None:
-            self._absent.fill_(True).index_fill_(0, self.trainer.present(client), False)
+        if self._absent is None:
+            return
+        if client not in self._absences:
+            self._absences[client] = torch.ones_like(self._absent).index_fill_(0, self.trainer.present(client), False)
+        self._absent.copy_(self._absences[client])
 
 
 def _generator(device: torch.device) -> torch.Generator:
@@ -208,9 +222,9 @@ class GraphedExecutor:
 
     def _train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         trainer = self._slots[0].trainer
-        batches = self._sent(torch.stack([torch.from_numpy(trainer.batches(task)) for task in tasks]))
+        batches = sent(torch.stack([torch.from_numpy(trainer.batches(task)) for task in tasks]), self.device)
         rows = [torch.from_numpy(row) for row in map(trainer.drawn, tasks) if row is not None]
-        drawn = self._sent(torch.stack(rows)) if rows else None
+        drawn = sent(torch.stack(rows), self.device) if rows else None
         losses = torch.zeros(len(tasks), dtype=torch.float32, device=self.device)
         for task in tasks:
             task.levels.order  # noqa: B018 - made here once, or the streams would race to make it
@@ -223,8 +237,9 @@ class GraphedExecutor:
             with torch.cuda.stream(slot.stream):
                 rows_drawn = None if drawn is None else drawn[number]
                 update = slot.train(tasks[number], batches[number], rows_drawn, losses[number])
-            for tensor in (update.values, update.buffers):
-                tensor.record_stream(main)
+            update.values.record_stream(main)
+            if len(update.buffers):
+                update.buffers.record_stream(main)
             updates[number] = update
         for slot in self._slots:
             if slot.stream is not None:
@@ -242,9 +257,6 @@ class GraphedExecutor:
                 idle.remove(slot)
                 assigned.append((number, slot))
         return assigned
-
-    def _sent(self, tensor: Tensor) -> Tensor:
-        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def _measure(self) -> None:
         """How many slots the memory allows, from what the first one took."""

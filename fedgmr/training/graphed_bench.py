@@ -12,7 +12,8 @@ from fedgmr.submodels.channels import ChannelPlan
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder
 from fedgmr.training.bench import Bench, Desk, LocalRun, Loss, MaskedBench
-from fedgmr.training.fused import Ledger
+from fedgmr.training.dropping import Dropping
+from fedgmr.training.fused import FusedDropping, Ledger
 from fedgmr.training.optimizers import Optimizer
 from fedgmr.training.rules import LocalRule
 from fedgmr.training.sliced_bench import SlicedBench
@@ -28,6 +29,7 @@ class GraphedBench(Bench):
     _ledgers: dict[int, Ledger]
     _statics: dict[int, StaticDesk]
     _last: tuple[int, Desk]
+    _runs: dict[int, StaticRun]
 
     @property
     def desk_in_use(self) -> Desk:
@@ -53,7 +55,9 @@ class GraphedBench(Bench):
         static = self._statics[self.key(level)]
         static.set_rates(self.task.learning_rate, outside, keep_mask=self.keep_mask)
         self._last = (level, desk)
-        return self._static_run(level, desk)
+        if level not in self._runs:  # what is captured runs on a fresh one: see `reopen`
+            self._runs[level] = self._static_run(level, desk)
+        return self._runs[level]
 
     def _static_run(self, level: int, desk: Desk) -> StaticRun:
         static = self._statics[self.key(level)]
@@ -68,6 +72,7 @@ class GraphedBench(Bench):
             loss=self._loss,
             coordinates=self._coordinates(level),
             descent=self._descent,
+            dropping=Dropping() if self.fusion is None else FusedDropping(static.rates),
             rates=static.rates,
             ledger=self._ledgers.get(self.key(level)),
             tf32=self.fusion is not None and self.fusion.tf32,
@@ -93,7 +98,7 @@ class GraphedMasked(GraphedBench, MaskedBench):
         if fusion is not None:
             module, self._ledgers[0] = fusion(module)
         super().__init__(module, layout, device, optimizer)
-        self.keep_mask, self.channels_last = keep_mask, channels_last
+        self.keep_mask, self.channels_last, self._runs = keep_mask, channels_last, {}
         self.static = StaticDesk(self.desk, channels_last=channels_last)
         self._statics = {0: self.static}
         self._places: dict[int, Tensor] = {}  # by level: where its values lie on the desk, in level order
@@ -109,7 +114,8 @@ class GraphedMasked(GraphedBench, MaskedBench):
     def begin(self, task: ClientTask, loss: Loss) -> None:
         """Take up a task with the client's loss; the module's other buffers are reset where the steps begin."""
         Bench.begin(self, task, loss)
-        self.desk.buffers.copy_(task.buffers)
+        if len(task.buffers):
+            self.desk.buffers.copy_(task.buffers)
 
     def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
         self.static.load(source, self.static.order)
@@ -163,7 +169,7 @@ class GraphedSliced(GraphedBench, SlicedBench):
     ) -> None:
         super().__init__(model, layout, plan, ladder, rule, device, optimizer)
         self.channels_last, self.fusion, self._ledgers = channels_last, fusion, {}
-        self._statics = {}
+        self._statics, self._runs = {}, {}
         self._packing: dict[int, Tensor] = {}  # by level: where its values lie on the desk, in level order
 
     def key(self, level: int) -> int:
@@ -187,7 +193,8 @@ class GraphedSliced(GraphedBench, SlicedBench):
         if level not in self._statics:
             self._statics[level] = StaticDesk(desk, channels_last=self.channels_last)
         self._statics[level].load(source, self._coordinates(level))
-        desk.buffers.copy_(self._buffers_of(level)[entries])
+        if len(entries):
+            desk.buffers.copy_(self._buffers_of(level)[entries])
         return desk, None
 
     def _coordinates(self, level: int) -> Tensor:

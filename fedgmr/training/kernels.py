@@ -119,3 +119,30 @@ def linear_step(  # type: ignore[no-untyped-def]
     weight = tl.load(weights + at, mask=inside, other=0.0)
     rate = tl.load(rates + at, mask=inside, other=0.0)
     tl.store(weights + at, weight - rate * gradient, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def hide(weights, whole, theta, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whole = weights; weights = 0 where smaller than theta."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    inside = at < count
+    weight = tl.load(weights + at, mask=inside, other=0.0)
+    tl.store(whole + at, weight, mask=inside)
+    tl.store(weights + at, tl.where(tl.abs(weight) >= tl.load(theta), weight, 0.0), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def step_kept(  # type: ignore[no-untyped-def]
+    weights, whole, gradients, rates, theta, count, DERIVATIVE: tl.constexpr, SIZE: tl.constexpr
+):
+    """Weights = whole - rates · factor · gradients, with the factor of `dropping.py`."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    inside = at < count
+    weight = tl.load(whole + at, mask=inside, other=0.0)
+    size, least = tl.abs(weight), tl.load(theta)
+    factor = tl.full([SIZE], 1.0, tl.float32)
+    if DERIVATIVE:
+        both = tl.maximum(size + least, 1.17549435e-38)
+        factor = 1.0 + 2.0 * (least / both) * (size / both)
+    slope = tl.load(gradients + at, mask=inside, other=0.0) * tl.where(size >= least, factor, 0.0)
+    tl.store(weights + at, weight - tl.load(rates + at, mask=inside, other=0.0) * slope, mask=inside)

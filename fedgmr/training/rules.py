@@ -177,46 +177,28 @@ class ThresholdedSGD(_OwnLevel):
     def step(self, bench: Bench, batch: Batch) -> Tensor:
         """One step of the kept weights."""
         run = bench.run()
-        weights = [parameter.detach().clone() for parameter in run.parameters]
-        # What each gradient is multiplied by: 0 for dropped weights, the mask's derivative for kept ones.
-        factors = [
-            torch.ones_like(w) if theta is None else self.factor(w, theta)
-            for w, theta in zip(weights, self._thresholds(run), strict=True)
-        ]
-        with torch.no_grad():
-            for parameter, factor in zip(run.parameters, factors, strict=True):
-                parameter.masked_fill_(factor == 0, 0)
+        thetas = self._thresholds(run)
+        whole = run.dropping.hide(run, thetas)
         loss = run.loss_on(batch.inputs, batch.targets)
-        gradients = run.gradients(loss)
-        with torch.no_grad():
-            torch._foreach_copy_(run.parameters, weights)
-            torch._foreach_mul_(gradients, factors)
-        run.descend(gradients)
+        run.dropping.descend(run, whole, run.gradients(loss), thetas, derivative=self.derivative)
         return loss.detach()
-
-    def factor(self, weight: Tensor, theta: Tensor) -> Tensor:
-        """0 below theta; from there 1 + 2·theta·|w| / (|w| + theta)²: 1.5 at |w| = theta, falling to 1."""
-        size = weight.abs()
-        kept = size >= theta
-        if not self.derivative:
-            return kept.to(weight.dtype)
-        both = (size + theta).clamp(min=torch.finfo(weight.dtype).tiny)  # 0 / 0 where theta and the weight are zero
-        return torch.where(kept, 1 + 2 * (theta / both) * (size / both), 0)  # theta is infinite for an absent tensor
 
     def _thresholds(self, run: LocalRun) -> list[Tensor | None]:
         """Theta per parameter, from the sub-model as received; None for normalisation parameters, never masked."""
-        smallest = [
-            None if place.norm else _smallest(start, outside)
-            for place, start, outside in zip(run.places, run.start, run.masks, strict=True)
-        ]
-        ranked = [theta for theta in smallest if theta is not None]
-        if self.scope == "layerwise" or not ranked:
-            return smallest
-        least = torch.stack(ranked).min()
-        return [None if theta is None else least for theta in smallest]
+        if "thetas" not in run.notes:
+            smallest = [
+                None if place.norm else _smallest(parameter.detach(), outside)
+                for place, parameter, outside in zip(run.places, run.parameters, run.masks, strict=True)
+            ]
+            ranked = [theta for theta in smallest if theta is not None]
+            least = torch.stack(ranked).min() if ranked else None
+            layerwise = self.scope == "layerwise"
+            run.notes["thetas"] = [theta if layerwise or theta is None else least for theta in smallest]
+        thetas: list[Tensor | None] = run.notes["thetas"]
+        return thetas
 
 
-def _smallest(start: Tensor, outside: Tensor | None) -> Tensor:
+def _smallest(weight: Tensor, outside: Tensor | None) -> Tensor:
     """The smallest magnitude of a tensor inside the sub-model; infinite where none of it is inside."""
-    size = start.abs()
+    size = weight.abs()
     return (size if outside is None else size.masked_fill(outside, torch.inf)).min()

@@ -46,7 +46,7 @@ class SlicedBench(Bench):
     def begin(self, task: ClientTask, loss: Loss) -> None:
         """Take up a task with the client's loss."""
         super().begin(task, loss)
-        self._buffers = task.buffers.clone()
+        self._buffers = task.buffers.clone() if len(task.buffers) else task.buffers
         for desk, _ in self._desks.values():
             desk.reset()
         if task.map_version != self._kept_version:
@@ -77,7 +77,8 @@ class SlicedBench(Bench):
 
     def _keep_statistics(self, run: LocalRun) -> None:
         desk, entries = self._desk(run.level)
-        self._buffers_of(run.level)[entries] = desk.buffers
+        if len(entries):
+            self._buffers_of(run.level)[entries] = desk.buffers
 
     def _buffers_of(self, level: int) -> Tensor:
         """The view of the client's buffers that a level uses."""

@@ -5,6 +5,8 @@ TRITON_INTERPRET=1 pytest tests/training/test_fused.py
 
 import copy
 import os
+from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, max_pool2d, relu
 
 from fedgmr.training import fused
+from fedgmr.training.dropping import Dropping
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 pytestmark = pytest.mark.skipif(
@@ -88,6 +91,47 @@ def test_linear_layers_step_without_a_gradient(monkeypatch: pytest.MonkeyPatch) 
     ledger.step("9.weight", named["9.weight"].data, rates, tf32=False)
     assert torch.allclose(named["9.weight"], before - rates * gradients["9.weight"], rtol=1e-5, atol=1e-6)
     assert torch.equal(named["9.weight"][::3], before[::3])
+
+
+@pytest.mark.parametrize("derivative", [True, False])
+def test_weights_dropped_for_a_step(derivative: bool) -> None:
+    """Against PyTorch's own operations: two thresholds, none, and one that nothing reaches; odd sizes and layouts."""
+    torch.manual_seed(2)
+    shapes = [(3, 5, 2, 2), (1031,), (7,), (40, 30)]
+    weights = [torch.randn(shape, device=DEVICE) for shape in shapes]
+    weights[0] = weights[0].contiguous(memory_format=torch.channels_last)
+    weights[1][:3] = 0
+    thetas = [
+        torch.tensor(0.5, device=DEVICE),
+        torch.tensor(0.0, device=DEVICE),
+        None,
+        torch.tensor(torch.inf, device=DEVICE),
+    ]
+    gradients, rates = [torch.randn(shape, device=DEVICE) for shape in shapes], [torch.rand_like(w) for w in weights]
+    results = []
+    for dropping in (Dropping(), fused.FusedDropping(rates)):
+        run = Stepped(parameters=[w.clone().requires_grad_() for w in weights], rates=rates)
+        whole = dropping.hide(run, thetas)  # type: ignore[arg-type]
+        hidden = [p.detach().clone() for p in run.parameters]
+        assert all(torch.equal(w, before) for w, before in zip(whole, weights, strict=True))
+        dropping.descend(run, whole, [g.clone() for g in gradients], thetas, derivative=derivative)  # type: ignore[arg-type]
+        results.append((hidden, [p.detach() for p in run.parameters]))
+    for (hidden, stepped), (other_hidden, other_stepped) in pairwise(results):
+        assert all(torch.equal(a, b) for a, b in zip(hidden, other_hidden, strict=True))
+        assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-6) for a, b in zip(stepped, other_stepped, strict=True))
+    assert torch.equal(results[1][1][3], weights[3])
+
+
+@dataclass
+class Stepped:
+    """What dropping needs of a run."""
+
+    parameters: list[torch.Tensor]
+    rates: list[torch.Tensor]
+
+    def descend(self, gradients: list[torch.Tensor]) -> None:
+        for parameter, gradient, rate in zip(self.parameters, gradients, self.rates, strict=True):
+            parameter.data.addcmul_(gradient, rate, value=-1)
 
 
 def test_what_cannot_be_fused_stays() -> None:

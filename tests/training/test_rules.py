@@ -22,6 +22,7 @@ from fedgmr.submodels.widths import solve_widths, width_levels
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
 from fedgmr.training.bench import LocalRun, MaskedBench
+from fedgmr.training.dropping import factor
 from fedgmr.training.evaluation import Evaluator
 from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
@@ -83,9 +84,9 @@ def sliced(
 # FIARSE
 
 
-def factors(weights: Sequence[float], theta: float, **settings: Any) -> list[float]:
-    rule = ThresholdedSGD(**settings)
-    return rule.factor(torch.tensor(weights, dtype=torch.float64), torch.tensor(theta, dtype=torch.float64)).tolist()
+def factors(weights: Sequence[float], theta: float, *, derivative: bool = True) -> list[float]:
+    least = torch.tensor(theta, dtype=torch.float64)
+    return factor(torch.tensor(weights, dtype=torch.float64), least, derivative=derivative).tolist()
 
 
 def test_the_factor_by_hand() -> None:
