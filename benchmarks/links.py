@@ -3,7 +3,8 @@
 Three claims, each a table. The bytes that our metrics name are those that cross each link, within 3 %. A task takes
 the time that the simulated fleet predicts for the same links, within 20 %, with Flower's cost per task as its
 `compute_seconds`, measured beforehand on links without a limit. And FedGMR is at a target accuracy before FedAvg is.
-Conv-2 and the paper's High table of bandwidths, images of mnist5k. Needs root, ip, tc and the extra `flower`.
+Every node has the same fixed share of this machine's processors, as if it were a machine of its own. Conv-2 and the
+paper's High table of bandwidths, images of mnist5k. Needs root, ip, tc, control groups and the extra `flower`.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from typing import Any
 from digits import digits
 from environment import header
 from link_records import Outcome, Prediction, byte_rows, race_rows, reached, read_tasks, time_rows, within
-from netns import Cables
+from netns import Cables, Shares
 from tables import markdown, write_csv
 
 from fedgmr.deploy.app import write_app
@@ -32,6 +33,7 @@ from fedgmr.recipe import Recipe, recipe_from
 
 BYTES_LIMIT, TIME_LIMIT = 0.03, 0.20
 _IDLE = 40.0  # seconds over which the baseline is measured
+_NODES_PART = 0.7  # of the processors; the rest is the server's
 
 
 class Quiet:
@@ -60,10 +62,10 @@ def recipe_of(method: str, *, clients: int, seconds: float, period: float, seed:
 
 
 class Bench:
-    """The namespaces, and runs on them."""
+    """The nodes' links and processors, and runs on them."""
 
-    def __init__(self, cables: Cables, folder: Path) -> None:
-        self.cables, self.folder = cables, folder
+    def __init__(self, cables: Cables, shares: Shares, folder: Path) -> None:
+        self.cables, self.shares, self.folder = cables, shares, folder
 
     def run(self, name: str, recipe: Recipe, *, idle: float = 0.0) -> Outcome:
         """Run a recipe on nodes in the namespaces."""
@@ -92,7 +94,8 @@ class Bench:
 
     def _node(self, site: Site, client: int) -> Program:
         program = site.supernode(client, address=f"{self.cables.address(client)}:{site.port}")
-        return replace(program, command=self.cables.inside(client, list(program.command)))
+        command = self.cables.inside(client, list(program.command))
+        return replace(program, command=self.shares.inside(client, command))
 
     def _idle(self, site: Site, seconds: float) -> list[tuple[float, float]]:
         """Bytes per second on each link while nodes only ask for work."""
@@ -115,15 +118,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     folder = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH", "")]))
-    print(header())
-    with tempfile.TemporaryDirectory() as scratch, Cables(given.clients) as cables:
-        return _measure(given, Bench(cables, given.keep or Path(scratch)))
+    shares = Shares(given.clients, cores=_NODES_PART * (os.cpu_count() or 1) / given.clients)
+    print(f"{header()}\n{given.clients} nodes with {shares.cores:.2f} of a core each")
+    with tempfile.TemporaryDirectory() as scratch, Cables(given.clients) as cables, shares:
+        return _measure(given, Bench(cables, shares, given.keep or Path(scratch)))
 
 
 def _measure(given: argparse.Namespace, bench: Bench) -> int:
     clients = given.clients
     # Links without a limit: what a task costs in Flower, training included, and what nodes send when idle.
-    free = bench.run("free", recipe_of("fedgmr", clients=clients, seconds=119.0, period=20.0), idle=_IDLE)
+    free = bench.run("free", recipe_of("fedgmr", clients=clients, seconds=149.0, period=30.0), idle=_IDLE)
     overhead = statistics.median(task.took for task in free.tasks)
     spread = statistics.quantiles((task.took for task in free.tasks), n=10)
     print(

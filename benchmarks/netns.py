@@ -1,10 +1,12 @@
-"""Links between network namespaces of this machine: one per node, a rate each way, the kernel's own byte counts.
+"""Nodes of this machine as if they were machines: a link each, with the kernel's own byte counts, and a processor each.
 
 Needs root, and the commands `ip` and `tc` of iproute2. A namespace holds one node; its cable (a veth pair) ends on this
-side, where the SuperLink is. `tc tbf` on either end limits what that end sends.
+side, where the SuperLink is. `tc tbf` on either end limits what that end sends. A control group gives each node a fixed
+share of the processors, so that a task takes as long whoever else is at work.
 """
 
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +14,8 @@ from types import TracebackType
 MIB = 2**20
 _FRAME, _CARRIED = 1514, 1448  # bytes of a full Ethernet frame, and of these TCP's payload
 _HEADERS = _FRAME - _CARRIED  # Ethernet 14, IPv4 20, TCP with timestamps 32
+_V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")  # where control groups are, old and new
+_CPU_PERIOD = 100_000  # microseconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,48 @@ class Cables:
             space, here, _ = self._names(node)
             for command in (["ip", "link", "delete", here], ["ip", "netns", "delete", space]):
                 subprocess.run(command, capture_output=True, check=False)
+
+
+class Shares:
+    """A limit on each node's use of the processors; the control groups disappear with the block."""
+
+    def __init__(self, nodes: int, *, cores: float, prefix: str = "fedgmr") -> None:
+        """`cores`: how many, or what part of one, each node may use."""
+        self.nodes, self.cores = nodes, cores
+        self._own = _V1 if _V1.is_dir() else _V2
+        self._prefix = prefix
+
+    def __enter__(self) -> "Shares":
+        quota = round(self.cores * _CPU_PERIOD)
+        for node in range(self.nodes):
+            group = self._group(node)
+            try:
+                group.mkdir(exist_ok=True)
+                if self._own == _V1:
+                    (group / "cpu.cfs_period_us").write_text(str(_CPU_PERIOD))
+                    (group / "cpu.cfs_quota_us").write_text(str(quota))
+                else:
+                    (self._own / "cgroup.subtree_control").write_text("+cpu")
+                    (group / "cpu.max").write_text(f"{quota} {_CPU_PERIOD}")
+            except OSError as error:
+                raise OSError(f"{group}: {error.strerror}; this needs root and the cpu controller.") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for node in range(self.nodes):
+            for _ in range(50):  # its last processes may still be on their way out
+                try:
+                    self._group(node).rmdir()
+                    break
+                except OSError:
+                    time.sleep(0.1)
+
+    def inside(self, node: int, command: list[str]) -> list[str]:
+        """A command that runs within the node's share, with all it starts."""
+        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self._group(node) / "cgroup.procs"), *command]
+
+    def _group(self, node: int) -> Path:
+        return self._own / f"{self._prefix}-{node}"
 
 
 def _call(*command: str) -> None:

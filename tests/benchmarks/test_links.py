@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import link_records
@@ -6,7 +9,7 @@ import links
 import pytest
 from digits import digits
 from link_records import Outcome, Prediction, byte_rows, race_rows, reached, read_tasks, time_rows, within
-from netns import Count
+from netns import Count, Shares
 
 MIB = 2**20
 
@@ -112,3 +115,16 @@ def test_the_race() -> None:
     assert reached(run, 0.8) == 20.0
     assert reached(run, 0.81) is None
     assert [row["s to 81 %"] for row in race_rows({"a": run}, 0.81)] == ["not in 90"]
+
+
+def test_a_node_gets_its_share_of_the_processors_and_no_more() -> None:
+    busy = "import time\nwhile time.monotonic() - began < 1.0: pass\nprint(time.process_time())"
+    command = [sys.executable, "-c", f"import time; began = time.monotonic()\n{busy}"]
+    try:
+        with Shares(1, cores=0.25, prefix=f"fedgmr-test-{os.getpid()}") as shares:
+            done = subprocess.run(shares.inside(0, command), capture_output=True, text=True, check=True)
+            group = shares.inside(0, [])[3]
+    except OSError as error:
+        pytest.skip(str(error))
+    assert float(done.stdout) < 0.5
+    assert not Path(group).exists()
