@@ -8,6 +8,8 @@ hold + 200 MB:
 
 - models: 4 bytes x N for the current version, the one before, and each older one that a task in flight started from;
 - buffer: one sub-model's values per client;
+- arrivals: the values of the updates in flight, in float32: all may arrive in one tick, and are held beside those in
+  the buffer that they replace;
 - level maps: of buffered sub-models, tasks in flight and the present: 1 byte x N each, 9 with its level order, 13 with
   positions too;
 - work: ten vectors: values, gradients and update of the trainer, values of the evaluator, six of a refresh of the
@@ -48,13 +50,14 @@ class Footprint:
 
     models: int
     buffer: int
+    arrivals: int
     maps: int
     work: int
 
     @property
     def whole(self) -> int:
         """All of it."""
-        return self.models + self.buffer + self.maps + self.work
+        return self.models + self.buffer + self.arrivals + self.maps + self.work
 
     @property
     def bound(self) -> float:
@@ -71,6 +74,7 @@ def footprint(server: Server) -> Footprint:
     return Footprint(
         models=vector * (len(models) - (server.previous is None)),
         buffer=sum(c.values.nbytes for c in server.buffer.values()),
+        arrivals=sum(task.levels.sizes[task.level] * server.model.element_size() for task in tasks),
         maps=sum(_map_size(levels) for levels in maps.values()),
         work=WORK_VECTORS * vector,
     )
