@@ -71,13 +71,34 @@ def mean_of(contributions: Sequence[Contribution], weights: Weights, model: Tens
     if all(len(group.members[-1].values) == len(model) for group in groups):
         return total.div_(everywhere + math.fsum(group.table(weights)[0] for group in groups))
     covered = bool(whole) or any(group.reach == len(model) for group in groups)
-    lookup = _WeightLookup(groups, weights, everywhere, model)
+    few, many = ([g for g in groups if _is_small(g, model) is small] for small in (True, False))
+    lookup = _WeightLookup(many, weights, everywhere, model)
+    added = _scattered_weights(few, weights, model) if few else None
     for block in blocks(len(model), model.device):
+        weight = lookup.weight(block)
+        if added is not None:
+            weight.add_(added[block])
         if covered:
-            total[block].div_(lookup.weight(block))
+            total[block].div_(weight)
         else:
-            _mean_where_covered(total[block], lookup.weight(block), model[block])
+            _mean_where_covered(total[block], weight, model[block])
     return total
+
+
+def _is_small(group: _Group, model: Tensor) -> bool:
+    return group.reach <= _SPARSE * len(model)
+
+
+def _scattered_weights(groups: Sequence[_Group], weights: Weights, model: Tensor) -> Tensor:
+    """Σ weight at each coordinate, of groups that cover few: adding there beats looking at every level of each map."""
+    added = torch.zeros_like(model)
+    for group in groups:
+        levels, reach = group.levels, group.reach
+        ordered = model.new_empty(reach)
+        for start, stop, weight in zip([0, *levels.sizes], levels.sizes, group.table(weights), strict=False):
+            ordered[start:stop] = weight
+        scatter_add(added, levels.order_of(reach), levels.sizes, ordered)
+    return added
 
 
 def _grouped(contributions: Sequence[Contribution], weights: Weights) -> tuple[list[Contribution], list[_Group]]:
@@ -129,7 +150,7 @@ def _total(whole: Sequence[Contribution], groups: Sequence[_Group], weights: Wei
     for group in sorted(groups, key=lambda group: -group.reach):
         reach, levels = group.reach, group.levels
         _add_up(group.members, weights, ordered[:reach])
-        if total is not None and reach <= _SPARSE * len(model):
+        if total is not None and _is_small(group, model):
             scatter_add(total, levels.order_of(reach), levels.sizes, ordered[:reach])
             continue
         ordered[reach:].zero_()
@@ -164,6 +185,9 @@ class _WeightLookup:
         code, step = self._code[:size], self._step[:size]
         weight, more = self._found[0, :size], self._found[1, :size]
         for number, (maps, table) in enumerate(self._tables):
+            if not maps:
+                weight.copy_(table.expand(size))
+                continue
             code.copy_(maps[0][0][block])
             for levels, stride in maps[1:]:
                 code.add_(step.copy_(levels[block]), alpha=stride)
