@@ -1,4 +1,4 @@
-"""Image nets that are plain chains, arranged so that a CPU works through them faster; they compute the same.
+"""Image nets that are plain chains, arranged so that a machine works through them faster; they compute the same.
 
 Pooling and ReLU are several times faster when the channels of a pixel lie side by side, and ReLU has a quarter of the
 work behind 2 x 2 pooling. Maximum and ReLU can change places: values and gradients stay the same bit for bit. Only
@@ -11,6 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+# Output channels of a convolution up to which the whole chain gains in training: a step of a 105k-parameter net takes
+# a quarter less, of Conv-2 a tenth, but of VGG-11 a tenth more, because oneDNN's own order suits wide layers.
+_WIDEST = 64
+
 
 def arrange_chain(module: nn.Module) -> bool:
     """Arrange `module` if it is a plain chain with convolutions; whether it was."""
@@ -21,6 +25,16 @@ def arrange_chain(module: nn.Module) -> bool:
             _pool_first(part)
     module.register_forward_pre_hook(_with_channels_last)
     return True
+
+
+def arrange_for_training(module: nn.Module, device: torch.device) -> None:
+    """Arrange `module` if it is to be trained on a CPU and gains by it."""
+    layers = list(module.modules())
+    widest = max((layer.out_channels for layer in layers if isinstance(layer, nn.Conv2d)), default=0)
+    # Batch statistics are added up in another order then, and what follows makes much of the last bits.
+    normed = any(isinstance(layer, nn.modules.batchnorm._NormBase) for layer in layers)
+    if device.type == "cpu" and widest <= _WIDEST and not normed:
+        arrange_chain(module)
 
 
 def channels_last(images: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.tasks.task import Samples, Task
+from fedgmr.training.chains import arrange_chain
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.precision import evaluation_precision
 from fedgmr.training.rules import Norm
@@ -79,6 +80,7 @@ class Evaluator:
         self.batch = batch or task.evaluation_batch * (_ON_CUDA if device.type == "cuda" else 1)
         self._channels_last = device.type == "cuda" and lies_channels_last(layout)
         self.module = task.initial_model(seed).to(device).eval()
+        arrange_chain(self.module)
         self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
         self.buffers = torch.zeros(layout.buffer_size, dtype=layout.dtype, device=device)
         layout.bind(self.module, self.flat, self.buffers)

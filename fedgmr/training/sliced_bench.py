@@ -16,6 +16,7 @@ from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder
 from fedgmr.submodels.widths import solve_widths
 from fedgmr.training.bench import Bench, Desk, LocalRun, Loss
+from fedgmr.training.chains import arrange_for_training
 from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.rules import LocalRule
 from fedgmr.training.slicing import kept_sets, scale_hidden, slice_module
@@ -99,6 +100,7 @@ class SlicedBench(Bench):
             module = slice_module(self.model, self.plan, kept)
             if self.scaled and width < 1:
                 scale_hidden(module, self.plan, 1 / width)
+            arrange_for_training(module, self.device)
             entries = _buffer_entries(self.layout, self.plan, kept).to(self.device)
             small = Layout.of(module)
             self._desks[level] = (Desk(self._prepared(module, level), small, self.device), entries)

@@ -17,7 +17,7 @@ from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.training.bench import Desk, LocalRun
 from fedgmr.training.bit_masks import BitMaskedBench, bits, inside_bits
-from fedgmr.training.chains import arrange_chain
+from fedgmr.training.chains import arrange_for_training
 from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.patterns import Pattern, find_kept
 from fedgmr.training.sparse_linear import SparseLinear, SparseWeight
@@ -158,8 +158,7 @@ class SparseBench(BitMaskedBench):
             smallest: layers with fewer weights stay dense.
         """
         large = large_layers(module, layout, smallest) if density > 0 else {}
-        if large:
-            arrange_chain(module)
+        arrange_for_training(module, device)
         super().__init__(module, layout, device, optimizer)
         self._layers = {name: SparseLinear.take_over(layer) for name, layer in large.items()}
         sizes = {place.name: place.size for place in layout.parameters}

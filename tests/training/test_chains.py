@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.resnet18 import ResNet18
 from fedgmr.tasks.models.vgg11 import VGG11
-from fedgmr.training.chains import arrange_chain, channels_last
+from fedgmr.training.chains import arrange_chain, arrange_for_training, channels_last
 
 
 def small() -> nn.Sequential:
@@ -99,3 +99,18 @@ def test_indices_of_pooling_stay_where_they_are() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2, return_indices=True))
     arrange_chain(net)
     assert [type(layer).__name__ for layer in net] == ["Conv2d", "ReLU", "MaxPool2d"]
+
+
+@pytest.mark.parametrize(
+    ("net", "device", "arranged"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 64, 3), nn.ReLU()), "cpu", True),
+        (nn.Sequential(nn.Conv2d(1, 65, 3), nn.ReLU()), "cpu", False),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)), "cpu", False),
+        (nn.Sequential(nn.Conv2d(1, 64, 3), nn.ReLU()), "cuda", False),
+        (nn.Sequential(nn.Linear(3, 2)), "cpu", False),
+    ],
+)
+def test_what_is_arranged_for_training(net: nn.Module, device: str, arranged: bool) -> None:
+    arrange_for_training(net, torch.device(device))
+    assert bool(net._forward_pre_hooks) is arranged

@@ -18,6 +18,7 @@ from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
 from fedgmr.training.bench import Bench, MaskedBench
 from fedgmr.training.bit_masks import BitMaskedBench
+from fedgmr.training.chains import arrange_for_training
 from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 from fedgmr.training.rules import LocalRule, PlainSGD, ThresholdedSGD
@@ -248,8 +249,11 @@ def test_another_level_within_a_task() -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_without_sparse_layers_it_is_the_masked_bench_bit_for_bit(rule: str, dtype: torch.dtype) -> None:
     task = task_of(lambda: chain(dtype), dtype)
-    wanted = trainer_of(task, masked_bench(task), RULES[rule])
-    by_bits = trainer_of(task, BitMaskedBench(task.initial_model(SEED), task.layout(), CPU), RULES[rule])
+    plain, by_hand = (task.initial_model(SEED) for _ in range(2))
+    for module in (plain, by_hand):
+        arrange_for_training(module, CPU)
+    wanted = trainer_of(task, MaskedBench(plain, task.layout(), CPU), RULES[rule])
+    by_bits = trainer_of(task, BitMaskedBench(by_hand, task.layout(), CPU), RULES[rule])
     switched_off = trainer_of(task, sparse_bench(task, density=0.0), RULES[rule])
     for level, shift in ((0, 0), (1, 0), (2, 0), (1, 1), (0, 1)):
         job = job_of(task, level, shift=shift)
