@@ -5,6 +5,7 @@ hand back its values. An update is a function of the task alone. Read next: `ben
 `graphed.py` (the same in CUDA graphs).
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -118,10 +119,14 @@ class LocalTrainer:
         indices = torch.from_numpy(self.held_out[task.client]).to(self.device)
         module = self.bench.run().module.eval()
         inputs, targets = self.task.train
+        hits, count = 0.0, 0
         with torch.no_grad(), batch_statistics(module if len(indices) > 1 else None):
-            hits, count = self.task.metric(module(self.task.inputs(inputs[indices])), targets[indices])
+            # Equal batches, as where the server evaluates.
+            for part in torch.tensor_split(indices, max(1, math.ceil(len(indices) / self.task.evaluation_batch))):
+                good, number = self.task.metric(module(self.task.inputs(inputs[part])), targets[part])
+                hits, count = hits + float(good), count + number
         module.train()
-        return Report(metric=float(hits) / max(1, count), samples=count)
+        return Report(metric=hits / max(1, count), samples=count)
 
     def seed_draws(self, task: ClientTask) -> None:
         """Seed what dropout draws from on this device alone.

@@ -275,6 +275,9 @@ def test_clients_report_the_metric_of_what_they_received() -> None:
     second = trainer.train(work(task, client=1, model=torch.tensor([-1.0])))
     assert second.report == Report(metric=pytest.approx(1 / 3), samples=3)
     assert trainer.bench.run().module.training
+    # However many samples go through at a time.
+    pieces = trainer_of(replace(task, evaluation_batch=3), held_out=held_out)
+    assert pieces.train(work(task, client=0, model=torch.tensor([1.0]))).report == first.report
     # Reporting does not change what is learned.
     assert torch.equal(trainer_of(task).train(work(task, client=0, model=torch.tensor([1.0]))).values, first.values)
 
