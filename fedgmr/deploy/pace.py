@@ -19,6 +19,7 @@ from fedgmr.settings_refusals import SettingError
 TASK_OVERHEAD = 5.0  # seconds of an empty Flower task on an idle machine
 SHORTEST_PERIOD = 5.0
 WAITING = 4.0  # of these, what is no process start: a node asks every 3 s, the answer is looked for
+STARTS = 1.4  # a whole task in starts of ClientApps: Flower's own beginning and end, data and training come on top
 LOCAL_TICKS = 30
 LOCAL_SECONDS = 600.0
 _MARGIN = 1.10
@@ -68,7 +69,7 @@ def paced_for_trying(recipe: Recipe, given: Sequence[str], *, clients: int, star
             f"--clients is {clients} and the recipe has {len(fleet.links)} links: give --clients {len(fleet.links)}."
         )
     recipe = replace(recipe, fleet=replace(fleet, clients=clients))
-    period = max(SHORTEST_PERIOD, math.ceil(_MARGIN * (WAITING + start)))
+    period = max(SHORTEST_PERIOD, math.ceil(_MARGIN * (WAITING + STARTS * start)))
     ticks = getattr(recipe.method.coordination, "period", None) or period
     return _paced(recipe, given, period=period, seconds=min(LOCAL_TICKS * ticks, LOCAL_SECONDS))
 

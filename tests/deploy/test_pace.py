@@ -18,14 +18,14 @@ def trying(recipe: Recipe, *given: str, clients: int = 4, start: float = 4.5) ->
 
 def test_trying_takes_thirty_ticks_by_the_speed_of_the_machine() -> None:
     recipe = trying(quickstart())
-    assert recipe.method.coordination.period == 10  # 1.1 x (4 + 4.5) = 9.35, rounded up
-    assert recipe.seconds == 300
-    assert recipe.evaluation.every_seconds == 10
+    assert recipe.method.coordination.period == 12  # 1.1 x (4 + 1.4 x 4.5) = 11.33, rounded up
+    assert recipe.seconds == 360
+    assert recipe.evaluation.every_seconds == 12
     assert recipe.checkpoint.every == 1
     assert len(recipe.fleet.resolved_links()) == 4
     assert trying(quickstart(), start=0.1).method.coordination.period == 5  # never less
     slow = trying(quickstart(), start=20)
-    assert (slow.method.coordination.period, slow.seconds) == (27, 600)  # 1.1 x 24 = 26.4; ten minutes at most
+    assert (slow.method.coordination.period, slow.seconds) == (36, 600)  # 1.1 x 32 = 35.2; ten minutes at most
 
 
 def test_what_is_given_stays() -> None:
@@ -46,7 +46,7 @@ def test_a_period_shorter_than_a_task_is_refused() -> None:
 def test_a_synchronous_method_has_no_period() -> None:
     recipe = trying(quickstart("method=fedavg"))
     assert not hasattr(recipe.method.coordination, "period")
-    assert (recipe.evaluation.every_seconds, recipe.seconds) == (10, 300)
+    assert (recipe.evaluation.every_seconds, recipe.seconds) == (12, 360)
 
 
 def test_links_and_clients_must_agree() -> None:
