@@ -57,6 +57,7 @@ def cpu_entries(cores: int) -> list[Entry]:
     return [
         Entry(system="bare", setting=f"{cores} threads", arguments=whole),
         Entry(system="fedgmr", setting=f"sequential, {cores} threads", arguments=whole),
+        Entry(system="fedgmr", setting=f"threaded, {cores} threads", arguments=(*whole, "--executor", "threaded")),
         Entry(system="pfl", setting=f"1 process, {cores} threads", arguments=whole),
         Entry(system="pfl", setting=f"{cores} processes", arguments=split),
         Entry(system="flower", setting=f"1 actor, {cores} threads", arguments=whole),

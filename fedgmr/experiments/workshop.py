@@ -31,6 +31,7 @@ from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.sliced_bench import SlicedBench
 from fedgmr.training.sparse_bench import SparseBench, large_layers
 from fedgmr.training.static_desk import Fusion
+from fedgmr.training.threaded import ThreadedExecutor, with_own_dropout
 
 _PROBED = 4  # tasks side by side
 
@@ -52,6 +53,18 @@ class Workshop:
         bench = make_bench(*self._bench_parts(), self.recipe.training.optimizer, self.recipe.execution)
         return SequentialExecutor(self._trainer(bench, natural=natural))
 
+    def threaded(self) -> ThreadedExecutor:
+        """A task per thread."""
+        return ThreadedExecutor(self.threaded_trainer, torch.get_num_threads())
+
+    def threaded_trainer(self) -> LocalTrainer:
+        """A trainer that shares nothing with another but the data."""
+        draws = torch.Generator()
+        method, model, layout, plan, device = self._bench_parts()
+        optimizer, execution = self.recipe.training.optimizer, self.recipe.execution
+        bench = make_bench(method, with_own_dropout(model, draws), layout, plan, device, optimizer, execution)
+        return self._trainer(bench, natural=True, draws=draws)
+
     def graphed(self) -> GraphedExecutor:
         """Tasks side by side in CUDA graphs."""
         return GraphedExecutor(self.graphed_trainer, self.device, slots=self.recipe.execution.slots)
@@ -72,11 +85,19 @@ class Workshop:
                 f"execution.executor is graphed, which needs a CUDA device (here: {self.device.type}), and for ordered "
                 "dropout plain SGD without distillation: set execution.executor to sequential or auto."
             )
+        if wanted == "threaded" and self.device.type != "cpu":
+            raise ValueError(
+                f"execution.executor is threaded, which is for a CPU (here: {self.device.type}): "
+                "set execution.executor to graphed or auto."
+            )
         if wanted == "auto":
             wanted = "graphed" if possible and self._graphs_pay(server) else "sequential"
         settled = replace(self.recipe.execution, executor=wanted, sparse=self._sparse_density())
         recipe = replace(self.recipe, execution=settled)
-        return recipe, self.graphed() if wanted == "graphed" else replace(self, recipe=recipe).sequential(natural=True)
+        if wanted == "graphed":
+            return recipe, self.graphed()
+        here = replace(self, recipe=recipe)
+        return recipe, here.threaded() if wanted == "threaded" else here.sequential(natural=True)
 
     def _sparse_density(self) -> float:
         """At which density large linear layers are sparse: as the recipe says; for `auto` what is faster here."""
@@ -105,7 +126,7 @@ class Workshop:
             return False
         return graphed < _seconds(self.sequential(), tasks)
 
-    def _trainer(self, bench: Bench, *, natural: bool = False) -> LocalTrainer:
+    def _trainer(self, bench: Bench, *, natural: bool = False, draws: torch.Generator | None = None) -> LocalTrainer:
         return LocalTrainer(
             self.task,
             bench,
@@ -116,6 +137,7 @@ class Workshop:
             held_out=self.held_out,
             execution=self.recipe.execution,
             natural=natural,
+            draws=draws,
         )
 
     def _bench_parts(self) -> tuple[Method, nn.Module, Layout, ChannelPlan | None, torch.device]:

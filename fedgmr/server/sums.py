@@ -8,6 +8,7 @@ one permutation per level map. Nothing here waits for a device. Read next: `aggr
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -47,6 +48,11 @@ class _Group:
     def reach(self) -> int:
         """How many coordinates, in level order, the group covers."""
         return len(self.members[0].values)
+
+    @cached_property
+    def coordinates(self) -> Tensor:
+        """Those it covers, in level order."""
+        return self.levels.order_of(self.reach)
 
     def table(self, weights: Weights) -> list[float]:
         """Σ weight by level; the last entry is for coordinates of no sub-model."""
@@ -97,7 +103,7 @@ def _scattered_weights(groups: Sequence[_Group], weights: Weights, model: Tensor
         ordered = model.new_empty(reach)
         for start, stop, weight in zip([0, *levels.sizes], levels.sizes, group.table(weights), strict=False):
             ordered[start:stop] = weight
-        scatter_add(added, levels.order_of(reach), levels.sizes, ordered)
+        scatter_add(added, group.coordinates, levels.sizes, ordered)
     return added
 
 
@@ -151,7 +157,7 @@ def _total(whole: Sequence[Contribution], groups: Sequence[_Group], weights: Wei
         reach, levels = group.reach, group.levels
         _add_up(group.members, weights, ordered[:reach])
         if total is not None and _is_small(group, model):
-            scatter_add(total, levels.order_of(reach), levels.sizes, ordered[:reach])
+            scatter_add(total, group.coordinates, levels.sizes, ordered[:reach])
             continue
         ordered[reach:].zero_()
         natural = gather(ordered, levels.position)

@@ -50,7 +50,8 @@ def _is_chain(module: nn.Module) -> bool:
     if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
         return False
     for child in module.children():
-        leaf = type(child).__module__.startswith("torch.nn.modules.") and not any(True for _ in child.children())
+        known = type(child).__module__.startswith("torch.nn.modules.") or isinstance(child, nn.Dropout)
+        leaf = known and not any(True for _ in child.children())
         if not leaf and not _is_chain(child):
             return False
     return True

@@ -12,11 +12,11 @@ from typing import Literal
 class ExecutionSettings:
     """How tasks are trained."""
 
-    executor: Literal["auto", "sequential", "graphed"] = field(
+    executor: Literal["auto", "sequential", "threaded", "graphed"] = field(
         default="auto",
         metadata={
-            "help": "sequential: one task after the other; graphed: CUDA graphs on parallel streams; "
-            "auto: a short probe decides"
+            "help": "sequential: one task after the other; threaded: on a CPU, one task per thread; graphed: CUDA "
+            "graphs on parallel streams; auto: sequential on a CPU, on a GPU a short probe decides"
         },
     )
     slots: int | None = field(

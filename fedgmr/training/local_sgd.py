@@ -37,11 +37,14 @@ class LocalTrainer:
         held_out: Sequence[Indices] | None = None,
         execution: ExecutionSettings | None = None,
         natural: bool = False,
+        draws: torch.Generator | None = None,
     ) -> None:
         """Give `held_out`, each client's own validation samples, where clients report the metric.
 
-        `natural`: whole models are handed over in natural order, to a server in the same process.
+        `natural`: whole models are handed over in natural order, to a server in the same process. `draws`: where the
+        model draws from while it trains; None: where PyTorch does.
         """
+        self.draws = draws
         self.task, self.bench, self.order, self.natural = task, bench, order, natural
         self.steps, self.seed, self.rule, self.held_out = steps, seed, rule, held_out
         self.execution = execution or ExecutionSettings()
@@ -50,7 +53,8 @@ class LocalTrainer:
 
     def train(self, task: ClientTask) -> Update:
         """The update a client sends back for `task`."""
-        with torch.random.fork_rng(devices=[]), precision(self.execution, self.device):
+        shared = self.draws is None  # then others may draw from there, too
+        with torch.random.fork_rng(devices=[], enabled=shared), precision(self.execution, self.device):
             self.bench.begin(task, self.loss_of(task.client))
             report = self.report(task)
             self.seed_draws(task)
@@ -135,7 +139,9 @@ class LocalTrainer:
         piles up.
         """
         seed = derived_seed(self.seed, "local", task.client, task.first_batch)
-        if self.device.type == "cuda":
+        if self.draws is not None:
+            self.draws.manual_seed(seed)
+        elif self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
         else:
             torch.default_generator.manual_seed(seed)
