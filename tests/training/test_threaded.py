@@ -1,4 +1,4 @@
-"""The threaded executor: the updates of the sequential one with one thread, bit for bit; dropout with draws of its own."""
+"""The threaded executor: the updates of the sequential one with one thread, bit for bit; its dropout."""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
