@@ -6,12 +6,14 @@ is not glibc.
 """
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 # mallopt(3)
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
 _MOST = 2**31 - 1
+_ARENAS_PER_CORE = 8  # as glibc has it
 _USUAL = {_MMAP_THRESHOLD: 32 * 2**20, _TRIM_THRESHOLD: 64 * 2**20}  # where glibc's own adjustment ends
 
 
@@ -23,11 +25,13 @@ def reused_memory() -> Iterator[None]:
         yield
         return
     library.mallopt(_TRIM_THRESHOLD, _MOST)
+    library.mallopt(_ARENA_MAX, 1)  # the pools of other threads are given back block by block all the same
     if not library.mallopt(_MMAP_THRESHOLD, 2**30):  # older versions take at most 32 MB
         library.mallopt(_MMAP_MAX, 0)
     try:
         yield
     finally:
+        library.mallopt(_ARENA_MAX, _ARENAS_PER_CORE * (os.cpu_count() or 1))
         library.mallopt(_MMAP_MAX, 65536)
         for parameter, value in _USUAL.items():
             library.mallopt(parameter, value)
