@@ -8,7 +8,6 @@ one permutation per level map. Nothing here waits for a device. Read next: `aggr
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -49,11 +48,6 @@ class _Group:
         """How many coordinates, in level order, the group covers."""
         return len(self.members[0].values)
 
-    @cached_property
-    def coordinates(self) -> Tensor:
-        """Those it covers, in level order."""
-        return self.levels.order_of(self.reach)
-
     def table(self, weights: Weights) -> list[float]:
         """Σ weight by level; the last entry is for coordinates of no sub-model."""
         held = [(c.level, weights[c.client]) for c in self.members]
@@ -77,34 +71,13 @@ def mean_of(contributions: Sequence[Contribution], weights: Weights, model: Tens
     if all(len(group.members[-1].values) == len(model) for group in groups):
         return total.div_(everywhere + math.fsum(group.table(weights)[0] for group in groups))
     covered = bool(whole) or any(group.reach == len(model) for group in groups)
-    few, many = ([g for g in groups if _is_small(g, model) is small] for small in (True, False))
-    lookup = _WeightLookup(many, weights, everywhere, model)
-    added = _scattered_weights(few, weights, model) if few else None
+    lookup = _WeightLookup(groups, weights, everywhere, model)
     for block in blocks(len(model), model.device):
-        weight = lookup.weight(block)
-        if added is not None:
-            weight.add_(added[block])
         if covered:
-            total[block].div_(weight)
+            total[block].div_(lookup.weight(block))
         else:
-            _mean_where_covered(total[block], weight, model[block])
+            _mean_where_covered(total[block], lookup.weight(block), model[block])
     return total
-
-
-def _is_small(group: _Group, model: Tensor) -> bool:
-    return group.reach <= _SPARSE * len(model)
-
-
-def _scattered_weights(groups: Sequence[_Group], weights: Weights, model: Tensor) -> Tensor:
-    """Σ weight at each coordinate, of groups that cover few: adding there beats looking at every level of each map."""
-    added = torch.zeros_like(model)
-    for group in groups:
-        levels, reach = group.levels, group.reach
-        ordered = model.new_empty(reach)
-        for start, stop, weight in zip([0, *levels.sizes], levels.sizes, group.table(weights), strict=False):
-            ordered[start:stop] = weight
-        scatter_add(added, group.coordinates, levels.sizes, ordered)
-    return added
 
 
 def _grouped(contributions: Sequence[Contribution], weights: Weights) -> tuple[list[Contribution], list[_Group]]:
@@ -156,8 +129,8 @@ def _total(whole: Sequence[Contribution], groups: Sequence[_Group], weights: Wei
     for group in sorted(groups, key=lambda group: -group.reach):
         reach, levels = group.reach, group.levels
         _add_up(group.members, weights, ordered[:reach])
-        if total is not None and _is_small(group, model):
-            scatter_add(total, group.coordinates, levels.sizes, ordered[:reach])
+        if total is not None and reach <= _SPARSE * len(model):
+            scatter_add(total, levels.order_of(reach), levels.sizes, ordered[:reach])
             continue
         ordered[reach:].zero_()
         natural = gather(ordered, levels.position)
@@ -191,9 +164,6 @@ class _WeightLookup:
         code, step = self._code[:size], self._step[:size]
         weight, more = self._found[0, :size], self._found[1, :size]
         for number, (maps, table) in enumerate(self._tables):
-            if not maps:
-                weight.copy_(table.expand(size))
-                continue
             code.copy_(maps[0][0][block])
             for levels, stride in maps[1:]:
                 code.add_(step.copy_(levels[block]), alpha=stride)
