@@ -195,7 +195,7 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
 def test_mutated_objects() -> None:
     draw = random.Random(20)
     accepted = 0
-    for trial in range(int(os.environ.get("FEDGMR_FUZZ", "20000"))):
+    for trial in range(int(os.environ.get("FEDGMR_FUZZ", "100000"))):
         original, read = draw.choice(OBJECTS)
         data = mutated(original, draw)
         if trial % 2:
