@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 # Output channels of a convolution up to which the whole chain gains in training: a step of a 105k-parameter net takes
-# a quarter less, of Conv-2 a tenth, but of VGG-11 a tenth more, because oneDNN's own order suits wide layers.
+# a quarter less, of Conv-2 a tenth less, but of VGG-11 a tenth more (one thread).
 _WIDEST = 64
 
 
