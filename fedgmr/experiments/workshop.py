@@ -6,6 +6,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import nn
@@ -30,6 +31,7 @@ from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.sliced_bench import SlicedBench
 from fedgmr.training.sparse_bench import SparseBench, large_layers
+from fedgmr.training.stacked import StackedExecutor, stack_for
 from fedgmr.training.static_desk import Fusion
 from fedgmr.training.threaded import ThreadedExecutor, with_own_dropout
 
@@ -74,6 +76,21 @@ class Workshop:
         execution = self.recipe.execution
         return self._trainer(make_graphed_bench(*self._bench_parts(), self.recipe.training.optimizer, execution))
 
+    def stacked(self) -> StackedExecutor | None:
+        """Tasks side by side in the same kernels; None where model, method or data do not allow it."""
+        recipe = self.recipe
+        _, model, layout, _, device = self._bench_parts()
+        if self.held_out is not None:
+            return None
+        training, execution = recipe.training, recipe.execution
+        plan = stack_for(
+            self.task, model, layout, recipe.method.local, training.optimizer, execution, training.batch_size
+        )
+        if plan is None:
+            return None
+        trainer = self._trainer(MaskedBench(model, layout, device))
+        return StackedExecutor(trainer, plan, most=execution.slots)
+
     def chosen(self, server: Server) -> tuple[Recipe, Executor]:
         """The recipe's executor; for `auto` the faster one, written into the recipe."""
         wanted = self.recipe.execution.executor
@@ -90,10 +107,19 @@ class Workshop:
                 f"execution.executor is threaded, which is for a CPU (here: {self.device.type}): "
                 "set execution.executor to graphed or auto."
             )
+        stacked = self.stacked() if self.device.type == "cuda" and wanted in ("auto", "stacked") else None
+        if wanted == "stacked" and stacked is None:
+            raise ValueError(
+                "execution.executor is stacked, which needs a CUDA device, Triton, a chain of convolutions, ReLU, 2 x "
+                "2 maxima and linear layers in float32, and plain SGD: set execution.executor to graphed or auto."
+            )
         if wanted == "auto":
-            wanted = "graphed" if possible and self._graphs_pay(server) else "sequential"
+            wanted = self._fastest(server, stacked) if possible else "sequential"
         settled = replace(self.recipe.execution, executor=wanted, sparse=self._sparse_density())
         recipe = replace(self.recipe, execution=settled)
+        if wanted == "stacked":
+            assert stacked is not None
+            return recipe, stacked
         if wanted == "graphed":
             return recipe, self.graphed()
         here = replace(self, recipe=recipe)
@@ -117,14 +143,17 @@ class Workshop:
         largest = max(works, key=lambda work: work.products)
         return break_even(largest, steps=self.recipe.training.steps, dtype=self.layout.dtype)
 
-    def _graphs_pay(self, server: Server) -> bool:
+    def _fastest(self, server: Server, stacked: StackedExecutor | None) -> Literal["sequential", "graphed", "stacked"]:
+        """The executor that trains a few tasks in the least time."""
         tasks = _probe_tasks(server)
+        if stacked is not None and _seconds(stacked, tasks) < _seconds(self.graphed(), tasks):
+            return "stacked"
         try:
             graphed = _seconds(self.graphed(), tasks)
         except RuntimeError:  # a model that waits for the device in its forward pass cannot be captured
             torch.cuda.synchronize(self.device)
-            return False
-        return graphed < _seconds(self.sequential(), tasks)
+            return "sequential"
+        return "graphed" if graphed < _seconds(self.sequential(), tasks) else "sequential"
 
     def _trainer(self, bench: Bench, *, natural: bool = False, draws: torch.Generator | None = None) -> LocalTrainer:
         return LocalTrainer(

@@ -12,16 +12,17 @@ from typing import Literal
 class ExecutionSettings:
     """How tasks are trained."""
 
-    executor: Literal["auto", "sequential", "threaded", "graphed"] = field(
+    executor: Literal["auto", "sequential", "threaded", "graphed", "stacked"] = field(
         default="auto",
         metadata={
             "help": "sequential: one task after the other; threaded: on a CPU, one task per thread; graphed: CUDA "
-            "graphs on parallel streams; auto: sequential on a CPU, on a GPU a short probe decides"
+            "graphs on parallel streams; stacked: all tasks in the same Triton kernels, for chains of convolutions and "
+            "linear layers under plain SGD; auto: sequential on a CPU, on a GPU a short probe decides"
         },
     )
     slots: int | None = field(
         default=None,
-        metadata={"at_least": 1, "help": "graphed: tasks trained at once; none: as many as arrive, within the memory"},
+        metadata={"at_least": 1, "help": "graphed, stacked: tasks trained at once; none: as many as arrive, within limits"},
     )
     fused: bool = field(
         default=True,

@@ -1,0 +1,474 @@
+"""Triton kernels that train many clients at once: the last grid dimension is the client.
+
+Each client's weights are one row of a matrix, activations are [client, sample, height, width, channel]. A program
+works for one client alone and tiles never depend on how many there are, so a client's bits do not depend on its
+company. A layer's kernel does all that can be done while its numbers are at hand: bias, ReLU and 2 x 2 maximum behind
+a convolution, their derivatives behind an input gradient, the step of SGD behind a weight gradient.
+
+MODE says which weights take part in a step: 0, those that are not zero anyway; 1, those of at least the client's
+threshold (FIARSE); 2, those whose level is within the step's limit (FjORD). Read next: `stacked_net.py`.
+"""
+
+import triton
+import triton.language as tl
+
+# What the 2 x 2 maximum was: 0..3 where it lay, 4 where ReLU made it zero.
+_ZEROED = tl.constexpr(4)
+_NOWHERE = tl.constexpr(255)  # the level of what is in no sub-model of the client's
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def lay_out(table, order, weights, levels, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Each client's sub-model in the stack's order, zeros outside, and the level of each weight."""
+    client = tl.program_id(1)
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    row = table + client * COLUMNS
+    model = tl.load(row).to(tl.pointer_type(tl.float32))
+    where = tl.load(row + 1).to(tl.pointer_type(tl.uint8))
+    own = tl.load(row + 2).to(tl.int32)
+    coordinate = tl.load(order + at, mask=at < size, other=-1)
+    level = tl.load(where + coordinate, mask=coordinate >= 0, other=_NOWHERE).to(tl.int32)
+    inside = (coordinate >= 0) & (level <= own)
+    value = tl.load(model + coordinate, mask=inside, other=0.0)
+    to = client.to(tl.int64) * size + at
+    tl.store(weights + to, value, mask=at < size)
+    tl.store(levels + to, tl.where(inside, level, _NOWHERE).to(tl.uint8), mask=at < size)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def take_out(table, inverse, weights, damaged, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Each client's values in the order it hands them over; marks who has one that is not finite."""
+    client = tl.program_id(1)
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    row = table + client * COLUMNS
+    order = tl.load(row + 3)
+    count = tl.load(row + 4)
+    values = tl.load(row + 5).to(tl.pointer_type(tl.float32))
+    inside = at < count
+    coordinate = at.to(tl.int64)
+    if order != 0:
+        coordinate = tl.load(order.to(tl.pointer_type(tl.int64)) + at, mask=inside, other=0)
+    place = tl.load(inverse + coordinate, mask=inside, other=0)
+    value = tl.load(weights + client.to(tl.int64) * size + place, mask=inside, other=0.0)
+    tl.store(values + at, value, mask=inside)
+    broken = tl.max(tl.where(tl.abs(value) < float("inf"), 0, 1), 0)
+    if broken > 0:
+        tl.store(damaged + client, 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _alive(weight, levels, at, inside, limit, theta, MODE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The weights that take part in this step, zero for the others."""
+    if MODE == 1:
+        weight = tl.where(tl.abs(weight) >= theta, weight, 0.0)
+    if MODE == 2:
+        level = tl.load(levels + at, mask=inside, other=_NOWHERE).to(tl.int32)
+        weight = tl.where(level <= limit, weight, 0.0)
+    return weight
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _stepped(weight, gradient, level, rate, limit, theta, MODE: tl.constexpr, DERIVATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The weights after a step of SGD."""
+    taken = level.to(tl.int32) <= limit
+    if MODE == 1:
+        length = tl.abs(weight)
+        taken = taken & (length >= theta)
+        if DERIVATIVE:
+            both = tl.maximum(length + theta, 1.17549435e-38)
+            gradient = gradient * (1.0 + 2.0 * (theta / both) * (length / both))
+    return tl.where(taken, weight - rate * gradient, weight)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def conv_forward(  # type: ignore[no-untyped-def]
+    inputs, weights, levels, limits, thetas, outputs, codes, size, weight_at, bias_at, input_stride, output_stride,
+    rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr, out_height: tl.constexpr,
+    out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr,
+    KERNEL: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    FLAT: tl.constexpr, EVEN: tl.constexpr, POOL: tl.constexpr, MODE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Relu(convolution + bias), and of each 2 x 2 field the maximum with its code if POOL."""
+    client = tl.program_id(2).to(tl.int64)
+    inputs += client * input_stride
+    outputs += client * output_stride
+    weights += client * size
+    levels += client * size
+    limit = tl.load(limits + client)
+    theta = tl.load(thetas + client)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    if POOL:  # the four of a field are neighbours
+        field = row // 4
+        corner = row % 4
+        line = field // (out_width // 2)
+        x = (field % (out_width // 2)) * 2 + corner % 2
+        y = (line % (out_height // 2)) * 2 + corner // 2
+        sample = line // (out_height // 2)
+    else:
+        x = row % out_width
+        y = (row // out_width) % out_height
+        sample = row // (out_width * out_height)
+    real = row < rows
+    there = output < outputs_count
+    depth = KERNEL * KERNEL * inputs_count
+    sums = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    if FLAT:
+        for start in range(0, depth, INPUTS):
+            part = start + tl.arange(0, INPUTS)
+            tap = part // inputs_count
+            channel = part - tap * inputs_count
+            in_y = y[:, None] + (tap // KERNEL)[None, :] - padding
+            in_x = x[:, None] + (tap % KERNEL)[None, :] - padding
+            inside = (
+                real[:, None] & (part < depth)[None, :] & (in_y >= 0) & (in_y < height) & (in_x >= 0) & (in_x < width)
+            )
+            at = ((sample[:, None] * height + in_y) * width + in_x) * inputs_count + channel[None, :]
+            value = tl.load(inputs + at, mask=inside, other=0.0)
+            to = weight_at + output[None, :] * depth + part[:, None]
+            known = there[None, :] & (part < depth)[:, None]
+            weight = tl.load(weights + to, mask=known, other=0.0)
+            weight = _alive(weight, levels, to, known, limit, theta, MODE)
+            sums = tl.dot(value, weight, sums, input_precision=PRECISION)
+    else:
+        blocks = tl.cdiv(inputs_count, INPUTS)
+        for number in range(0, KERNEL * KERNEL * blocks):
+            tap = number // blocks
+            channel = (number - tap * blocks) * INPUTS + tl.arange(0, INPUTS)
+            in_y = y + tap // KERNEL - padding
+            in_x = x + tap % KERNEL - padding
+            seen = real & (in_y >= 0) & (in_y < height) & (in_x >= 0) & (in_x < width)
+            at = ((sample * height + in_y) * width + in_x) * inputs_count
+            if EVEN:
+                inside = seen[:, None]
+                known = there[None, :]
+            else:
+                inside = seen[:, None] & (channel < inputs_count)[None, :]
+                known = there[None, :] & (channel < inputs_count)[:, None]
+            value = tl.load(inputs + at[:, None] + channel[None, :], mask=inside, other=0.0)
+            to = weight_at + output[None, :] * depth + tap * inputs_count + channel[:, None]
+            weight = tl.load(weights + to, mask=known, other=0.0)
+            weight = _alive(weight, levels, to, known, limit, theta, MODE)
+            sums = tl.dot(value, weight, sums, input_precision=PRECISION)
+    bias = tl.load(weights + bias_at + output, mask=there, other=0.0)
+    bias = _alive(bias, levels, bias_at + output, there, limit, theta, MODE)
+    if POOL:
+        four = tl.reshape(sums, [ROWS // 4, 4, OUTPUTS])
+        best, code = tl.max(four, 1, return_indices=True)
+        best = best + bias[None, :]
+        code = tl.where(best > 0.0, code, _ZEROED)
+        field = tl.program_id(0) * (ROWS // 4) + tl.arange(0, ROWS // 4)
+        at = field[:, None] * outputs_count + output[None, :]
+        inside = (field < rows // 4)[:, None] & there[None, :]
+        tl.store(outputs + at, tl.maximum(best, 0.0), mask=inside)
+        tl.store(codes + client * output_stride + at, code.to(tl.uint8), mask=inside)
+    else:
+        at = row[:, None] * outputs_count + output[None, :]
+        tl.store(outputs + at, tl.maximum(sums + bias[None, :], 0.0), mask=real[:, None] & there[None, :])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _hand_back(  # type: ignore[no-untyped-def]
+    sums, inputs, codes, slopes, row, channel, inside, width: tl.constexpr, channels: tl.constexpr, POOLED: tl.constexpr
+):
+    """Write the gradient of a layer's inputs as that of the outputs before the ReLU (and the maximum) before it."""
+    at = row[:, None] * channels + channel[None, :]
+    if POOLED:
+        code = tl.load(codes + at, mask=inside, other=_ZEROED).to(tl.int32)
+        corner = ((row // width) * 4 * width + (row % width) * 2)[:, None] * channels + channel[None, :]
+        for place in tl.static_range(4):
+            to = corner + ((place // 2) * 2 * width + place % 2) * channels
+            tl.store(slopes + to, tl.where(code == place, sums, 0.0), mask=inside)
+    else:
+        alive = tl.load(inputs + at, mask=inside, other=0.0) > 0.0
+        tl.store(slopes + at, tl.where(alive, sums, 0.0), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def conv_backward(  # type: ignore[no-untyped-def]
+    slopes, weights, levels, limits, thetas, inputs, codes, before, size, weight_at, slope_stride, input_stride,
+    before_stride, rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr,
+    out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr,
+    KERNEL: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, EVEN: tl.constexpr,
+    POOLED: tl.constexpr, MODE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a convolution's inputs, brought behind the layer before."""
+    client = tl.program_id(2).to(tl.int64)
+    slopes += client * slope_stride
+    weights += client * size
+    levels += client * size
+    limit = tl.load(limits + client)
+    theta = tl.load(thetas + client)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
+    x = row % width
+    y = (row // width) % height
+    sample = row // (width * height)
+    real = row < rows
+    there = channel < inputs_count
+    depth = KERNEL * KERNEL * inputs_count
+    sums = tl.zeros([ROWS, INPUTS], tl.float32)
+    blocks = tl.cdiv(outputs_count, OUTPUTS)
+    for number in range(0, KERNEL * KERNEL * blocks):
+        tap = number // blocks
+        output = (number - tap * blocks) * OUTPUTS + tl.arange(0, OUTPUTS)
+        out_y = y - tap // KERNEL + padding
+        out_x = x - tap % KERNEL + padding
+        seen = real & (out_y >= 0) & (out_y < out_height) & (out_x >= 0) & (out_x < out_width)
+        at = ((sample * out_height + out_y) * out_width + out_x) * outputs_count
+        if EVEN:
+            inside = seen[:, None]
+            known = there[None, :]
+        else:
+            inside = seen[:, None] & (output < outputs_count)[None, :]
+            known = there[None, :] & (output < outputs_count)[:, None]
+        slope = tl.load(slopes + at[:, None] + output[None, :], mask=inside, other=0.0)
+        to = weight_at + output[:, None] * depth + tap * inputs_count + channel[None, :]
+        weight = tl.load(weights + to, mask=known, other=0.0)
+        weight = _alive(weight, levels, to, known, limit, theta, MODE)
+        sums = tl.dot(slope, weight, sums, input_precision=PRECISION)
+    inside = real[:, None] & there[None, :]
+    _hand_back(
+        sums, inputs + client * input_stride, codes + client * input_stride, before + client * before_stride,
+        row, channel, inside, width, inputs_count, POOLED,
+    )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def conv_step(  # type: ignore[no-untyped-def]
+    inputs, slopes, weights, levels, limits, thetas, rates, parts, size, weight_at, bias_at, input_stride, slope_stride,
+    rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr, out_height: tl.constexpr,
+    out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr, share, splits, span,
+    KERNEL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
+    FLAT: tl.constexpr, SPLIT: tl.constexpr, MODE: tl.constexpr, DERIVATIVE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A convolution's step; if SPLIT, the gradient over `share` rows for `reduce_step`."""
+    client = (tl.program_id(2) // splits).to(tl.int64)
+    split = tl.program_id(2) % splits
+    inputs += client * input_stride
+    slopes += client * slope_stride
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    there = output < outputs_count
+    depth = KERNEL * KERNEL * inputs_count
+    if FLAT:
+        part = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
+        taps = part // inputs_count
+        channel = part - taps * inputs_count
+        known = part < depth
+    else:
+        blocks = tl.cdiv(inputs_count, INPUTS)
+        tap = tl.program_id(1) // blocks
+        channel = (tl.program_id(1) - tap * blocks) * INPUTS + tl.arange(0, INPUTS)
+        part = tap * inputs_count + channel
+        known = channel < inputs_count
+    sums = tl.zeros([OUTPUTS, INPUTS], tl.float32)
+    last = tl.minimum(rows, (split + 1) * share)
+    for start in range(split * share, last, ROWS):
+        row = start + tl.arange(0, ROWS)
+        real = row < last
+        x = row % out_width
+        y = (row // out_width) % out_height
+        sample = row // (out_width * out_height)
+        slope = tl.load(
+            slopes + row[None, :] * outputs_count + output[:, None], mask=real[None, :] & there[:, None], other=0.0
+        )
+        if FLAT:
+            in_y = y[:, None] + (taps // KERNEL)[None, :] - padding
+            in_x = x[:, None] + (taps % KERNEL)[None, :] - padding
+            inside = real[:, None] & known[None, :] & (in_y >= 0) & (in_y < height) & (in_x >= 0) & (in_x < width)
+            at = ((sample[:, None] * height + in_y) * width + in_x) * inputs_count + channel[None, :]
+        else:
+            in_y = y + tap // KERNEL - padding
+            in_x = x + tap % KERNEL - padding
+            seen = real & (in_y >= 0) & (in_y < height) & (in_x >= 0) & (in_x < width)
+            inside = seen[:, None] & known[None, :]
+            at = (((sample * height + in_y) * width + in_x) * inputs_count)[:, None] + channel[None, :]
+        value = tl.load(inputs + at, mask=inside, other=0.0)
+        sums = tl.dot(slope, value, sums, input_precision=PRECISION)
+    to = output[:, None] * depth + part[None, :]
+    inside = there[:, None] & known[None, :]
+    bias_sums = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    if tl.program_id(1) == 0:
+        for start in range(split * share, last, ROWS):
+            row = start + tl.arange(0, ROWS)
+            known_slope = (row < last)[:, None] & there[None, :]
+            bias_sums += tl.load(slopes + row[:, None] * outputs_count + output[None, :], mask=known_slope, other=0.0)
+    bias_sum = tl.sum(bias_sums, 0)
+    mine = output < tl.where(tl.program_id(1) == 0, outputs_count, 0)
+    if SPLIT:
+        parts += (client * splits + split) * span
+        tl.store(parts + to, sums, mask=inside)
+        tl.store(parts + (bias_at - weight_at) + output, bias_sum, mask=mine)
+    else:
+        weights += client * size
+        levels += client * size
+        limit = tl.load(limits + client)
+        theta = tl.load(thetas + client)
+        rate = tl.load(rates + client)
+        weight = tl.load(weights + weight_at + to, mask=inside, other=0.0)
+        level = tl.load(levels + weight_at + to, mask=inside, other=_NOWHERE)
+        weight = _stepped(weight, sums, level, rate, limit, theta, MODE, DERIVATIVE)
+        tl.store(weights + weight_at + to, weight, mask=inside)
+        bias = tl.load(weights + bias_at + output, mask=mine, other=0.0)
+        its_level = tl.load(levels + bias_at + output, mask=mine, other=_NOWHERE)
+        bias = _stepped(bias, bias_sum, its_level, rate, limit, theta, MODE, DERIVATIVE)
+        tl.store(weights + bias_at + output, bias, mask=mine)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def reduce_step(  # type: ignore[no-untyped-def]
+    parts, weights, levels, limits, thetas, rates, size, weight_at, splits, span,
+    MODE: tl.constexpr, DERIVATIVE: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """The step of weights whose gradient was added up in parts."""
+    client = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = at < span
+    level = tl.load(levels + client * size + weight_at + at, mask=inside, other=_NOWHERE)
+    gradient = tl.zeros([SIZE], tl.float32)
+    for split in range(0, splits):
+        gradient += tl.load(parts + (client * splits + split) * span + at, mask=inside, other=0.0)
+    limit = tl.load(limits + client)
+    theta = tl.load(thetas + client)
+    rate = tl.load(rates + client)
+    to = weights + client * size + weight_at + at
+    weight = _stepped(tl.load(to, mask=inside, other=0.0), gradient, level, rate, limit, theta, MODE, DERIVATIVE)
+    tl.store(to, weight, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def linear_forward(  # type: ignore[no-untyped-def]
+    inputs, weights, levels, limits, thetas, outputs, size, weight_at, bias_at, input_stride, output_stride,
+    samples, inputs_count, outputs_count,
+    SAMPLES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, RELU: tl.constexpr,
+    MODE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Inputs · weightᵀ + bias, and ReLU if wished."""
+    client = tl.program_id(2).to(tl.int64)
+    inputs += client * input_stride
+    outputs += client * output_stride
+    weights += client * size
+    levels += client * size
+    limit = tl.load(limits + client)
+    theta = tl.load(thetas + client)
+    sample = tl.arange(0, SAMPLES)
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    real, there = sample < samples, output < outputs_count
+    sums = tl.zeros([SAMPLES, OUTPUTS], tl.float32)
+    for start in range(0, inputs_count, INPUTS):
+        column = start + tl.arange(0, INPUTS)
+        given = column < inputs_count
+        value = tl.load(
+            inputs + sample[:, None] * inputs_count + column[None, :], mask=real[:, None] & given[None, :], other=0.0
+        )
+        to = weight_at + output[None, :] * inputs_count + column[:, None]
+        known = there[None, :] & given[:, None]
+        weight = tl.load(weights + to, mask=known, other=0.0)
+        weight = _alive(weight, levels, to, known, limit, theta, MODE)
+        sums = tl.dot(value, weight, sums, input_precision=PRECISION)
+    bias = tl.load(weights + bias_at + output, mask=there, other=0.0)
+    sums += _alive(bias, levels, bias_at + output, there, limit, theta, MODE)[None, :]
+    if RELU:
+        sums = tl.maximum(sums, 0.0)
+    tl.store(outputs + sample[:, None] * outputs_count + output[None, :], sums, mask=real[:, None] & there[None, :])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def linear_step(  # type: ignore[no-untyped-def]
+    slopes, inputs, codes, before, weights, levels, limits, thetas, rates, size, weight_at, bias_at, slope_stride,
+    input_stride, before_stride, samples, inputs_count, outputs_count, width, channels,
+    SAMPLES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, FIRST: tl.constexpr, POOLED: tl.constexpr,
+    MODE: tl.constexpr, DERIVATIVE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a linear layer's inputs, brought behind the layer before (unless FIRST), and the layer's step."""
+    client = tl.program_id(2).to(tl.int64)
+    slopes += client * slope_stride
+    inputs += client * input_stride
+    weights += client * size
+    levels += client * size
+    limit = tl.load(limits + client)
+    theta = tl.load(thetas + client)
+    rate = tl.load(rates + client)
+    sample = tl.arange(0, SAMPLES)
+    column = tl.program_id(0) * INPUTS + tl.arange(0, INPUTS)
+    real, given = sample < samples, column < inputs_count
+    inside = real[:, None] & given[None, :]
+    value = tl.load(inputs + sample[:, None] * inputs_count + column[None, :], mask=inside, other=0.0)
+    sums = tl.zeros([SAMPLES, INPUTS], tl.float32)
+    for start in range(0, outputs_count, OUTPUTS):
+        output = start + tl.arange(0, OUTPUTS)
+        there = output < outputs_count
+        slope = tl.load(
+            slopes + sample[:, None] * outputs_count + output[None, :], mask=real[:, None] & there[None, :], other=0.0
+        )
+        to = weight_at + output[:, None] * inputs_count + column[None, :]
+        known = there[:, None] & given[None, :]
+        weight = tl.load(weights + to, mask=known, other=0.0)
+        level = tl.load(levels + to, mask=known, other=_NOWHERE)
+        alive = weight
+        if MODE == 1:
+            alive = tl.where(tl.abs(weight) >= theta, weight, 0.0)
+        if MODE == 2:
+            alive = tl.where(level.to(tl.int32) <= limit, weight, 0.0)
+        if not FIRST:
+            sums = tl.dot(slope, alive, sums, input_precision=PRECISION)
+        gradient = tl.dot(tl.trans(slope), value, input_precision=PRECISION)
+        moved = _stepped(weight, gradient, level, rate, limit, theta, MODE, DERIVATIVE)
+        tl.store(weights + to, moved, mask=known)
+        if tl.program_id(0) == 0:
+            bias = tl.load(weights + bias_at + output, mask=there, other=0.0)
+            its_level = tl.load(levels + bias_at + output, mask=there, other=_NOWHERE)
+            stepped = _stepped(bias, tl.sum(slope, 0), its_level, rate, limit, theta, MODE, DERIVATIVE)
+            tl.store(weights + bias_at + output, stepped, mask=there)
+    if not FIRST:
+        before += client * before_stride
+        codes += client * input_stride
+        at = sample[:, None] * inputs_count + column[None, :]
+        if POOLED:  # columns are pixels of channels
+            code = tl.load(codes + at, mask=inside, other=_ZEROED).to(tl.int32)
+            pixel = sample[:, None] * (inputs_count // channels) + (column // channels)[None, :]
+            corner = ((pixel // width) * 4 * width + (pixel % width) * 2) * channels + (column % channels)[None, :]
+            for place in tl.static_range(4):
+                to_place = corner + ((place // 2) * 2 * width + place % 2) * channels
+                tl.store(before + to_place, tl.where(code == place, sums, 0.0), mask=inside)
+        else:
+            tl.store(before + at, tl.where(value > 0.0, sums, 0.0), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def loss_slopes(  # type: ignore[no-untyped-def]
+    outputs, targets, table, slopes, losses, stride, target_stride, samples, classes, share,
+    COLUMNS: tl.constexpr, SAMPLES: tl.constexpr, CLASSES: tl.constexpr, BINARY: tl.constexpr, ABSENT: tl.constexpr,
+):  # fmt: skip
+    """The loss's gradient, and `share` of the loss added to the client's; outputs of absent classes count as zero."""
+    client = tl.program_id(0).to(tl.int64)
+    sample, label = tl.arange(0, SAMPLES), tl.arange(0, CLASSES)
+    real, known = sample < samples, label < classes
+    inside = real[:, None] & known[None, :]
+    at = client * stride + sample[:, None] * classes + label[None, :]
+    output = tl.load(outputs + at, mask=inside, other=0.0)
+    present = known
+    if ABSENT:
+        absent = tl.load(table + client * COLUMNS + 6).to(tl.pointer_type(tl.uint8))
+        present = known & (tl.load(absent + label, mask=known, other=1) == 0)
+        output = tl.where(present[None, :], output, 0.0)
+    target = tl.load(targets + client * target_stride + sample, mask=real, other=-1)
+    hit = tl.where(target[:, None] == label[None, :], 1.0, 0.0)
+    if BINARY:
+        small = tl.exp(-tl.abs(output))
+        each = tl.maximum(output, 0.0) - output * hit + tl.log(1.0 + small)
+        likely = tl.where(output >= 0.0, 1.0, small) / (1.0 + small)
+        slope = (likely - hit) / (samples * classes)
+        loss = tl.sum(tl.sum(tl.where(inside, each, 0.0), 1), 0) / (samples * classes)
+    else:
+        output = tl.where(known[None, :], output, float("-inf"))
+        highest = tl.max(output, 1)
+        power = tl.exp(output - highest[:, None])
+        total = tl.sum(power, 1)
+        slope = (power / total[:, None] - hit) / samples
+        chosen = tl.sum(tl.where((hit > 0.0) & inside, output, 0.0), 1)
+        each_sample = highest + tl.log(total) - chosen
+        loss = tl.sum(tl.where(real, each_sample, 0.0), 0) / samples
+    slope = tl.where(present[None, :], slope, 0.0)
+    tl.store(slopes + at, slope, mask=inside)
+    tl.store(losses + client, tl.load(losses + client) + loss * share)

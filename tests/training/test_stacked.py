@@ -1,0 +1,140 @@
+"""Stacks of clients against the plain loop; without a GPU where Triton's interpreter is at hand.
+
+TRITON_INTERPRET=1 pytest tests/training/test_stacked.py
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from e2e import tiny
+from equivalence.runs import objects
+from equivalence.test_graphed import COARSE, FROZEN, far, go, images, workshop
+from torch import Tensor, nn
+
+from fedgmr import Task
+from fedgmr.methods.method import BUILT_IN
+from fedgmr.submodels.layout import Layout
+from fedgmr.tasks.images import FlipAndCrop
+from fedgmr.tasks.losses import one_hot_bce
+from fedgmr.tasks.models.conv2 import Conv2
+from fedgmr.tasks.models.vgg11 import VGG11
+from fedgmr.training import stacked_net
+from fedgmr.training.rules import OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
+from fedgmr.training.stack_plan import Conv, plan_stack
+from fedgmr.training.stacked import StackedExecutor, taking_of
+
+DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
+RUNS = pytest.mark.skipif(
+    not stacked_net.available() or (DEVICE == "cuda" and not torch.cuda.is_available()),
+    reason="needs Triton and a CUDA device, or Triton's interpreter",
+)
+
+
+def pictures(loss: Callable[[Tensor, Tensor], Tensor] = one_hot_bce, augmented: bool = True) -> Task:
+    """6 x 6 images in two channels, for a net with every kind of layer; none of its sizes fills a tile."""
+    base = tiny.normed()
+
+    def net() -> nn.Module:
+        first = [nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 18, 5, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        second = nn.Sequential(nn.Conv2d(18, 20, 3, padding=1), nn.ReLU())
+        return nn.Sequential(*first, second, nn.Flatten(), nn.Linear(80, 33), nn.ReLU(), nn.Linear(33, 4))
+
+    def twice(samples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return torch.cat([samples[0], samples[0].flip(2)], 1), samples[1]
+
+    augment = FlipAndCrop(pad=1, black=(0.0, 0.5)) if augmented else None
+    return replace(
+        base, name="pictures", model=net, train=twice(base.train), test=twice(base.test), loss=loss, augment=augment
+    )
+
+
+def stacked(task: Task, method: str, **more: Any) -> Tensor:
+    run = objects(task, method, FROZEN, links=COARSE, seconds=1e6, device=DEVICE, execution=more)
+    executor = workshop(run).stacked()
+    assert isinstance(executor, StackedExecutor)
+    run.fleet.executor = executor
+    return go(run, 2)
+
+
+@RUNS
+@pytest.mark.parametrize("method", BUILT_IN)
+def test_stacks_agree_with_the_plain_loop(method: str) -> None:
+    execution = {"tf32": False, "executor": "sequential"}
+    plain = go(objects(pictures(), method, FROZEN, links=COARSE, seconds=1e6, device=DEVICE, execution=execution), 2)
+    found = stacked(pictures(), method, tf32=False, executor="sequential")
+    assert far(found, plain) <= 1e-5
+
+
+@RUNS
+@pytest.mark.parametrize("name", ["linear", "cross-entropy"])
+def test_other_tasks_in_stacks(name: str) -> None:
+    task = tiny.dense() if name == "linear" else pictures(nn.functional.cross_entropy, augmented=False)
+    execution = {"tf32": False, "executor": "sequential"}
+    plain = go(objects(task, "fedgmr", FROZEN, links=COARSE, seconds=1e6, device=DEVICE, execution=execution), 2)
+    assert far(stacked(task, "fedgmr", tf32=False, executor="sequential"), plain) <= 1e-5
+
+
+@RUNS
+def test_the_same_bits_however_many_there_are() -> None:
+    models = [stacked(pictures(), "fedgmr", slots=slots, executor="sequential") for slots in (1, 2, None)]
+    assert all(torch.equal(model, models[0]) for model in models)
+
+
+@RUNS
+def test_shares_of_a_weight_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = stacked(pictures(), "fedgmr", tf32=False, executor="sequential")
+    monkeypatch.setattr(stacked_net, "_LEAST_ROWS", 64)
+    parts = stacked(pictures(), "fedgmr", tf32=False, executor="sequential")
+    assert not torch.equal(parts, whole)
+    assert far(parts, whole) <= 1e-6
+
+
+def test_plans_of_the_papers_nets() -> None:
+    for net, shape, pooled in ((Conv2(), (1, 28, 28), [1, 1]), (VGG11(), (3, 32, 32), [1, 1, 0, 1, 0, 1, 0, 1])):
+        layout = Layout.of(net)
+        plan = plan_stack(net, layout, torch.Size(shape), 20)
+        assert plan is not None
+        assert [layer.pool for layer in plan.layers if isinstance(layer, Conv)] == [bool(pool) for pool in pooled]
+        assert all(layer.weight_at % 16 == 0 and layer.bias_at % 16 == 0 for layer in plan.layers)
+        assert torch.equal(plan.order[plan.inverse.long()].long(), torch.arange(layout.size))
+
+
+def other_nets() -> dict[str, nn.Module]:
+    def convolution() -> nn.Module:
+        return nn.Conv2d(2, 4, 3, padding=1)
+
+    def last() -> list[nn.Module]:
+        return [nn.Flatten(), nn.Linear(144, 4)]
+
+    return {
+        "stride": nn.Sequential(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(36, 4)),
+        "no ReLU": nn.Sequential(convolution(), *last()),
+        "batch norm": nn.Sequential(convolution(), nn.BatchNorm2d(4), nn.ReLU(), *last()),
+        "no bias": nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.ReLU(), *last()),
+        "dropout": nn.Sequential(convolution(), nn.ReLU(), nn.Dropout(0.5), *last()),
+        "odd maximum": nn.Sequential(nn.Conv2d(2, 4, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 4)),
+        "ReLU last": nn.Sequential(convolution(), nn.ReLU(), *last(), nn.ReLU()),
+        "double": nn.Sequential(convolution(), nn.ReLU(), *last()).double(),
+        "frozen": nn.Sequential(nn.Conv2d(2, 4, 3, padding=1).requires_grad_(False), nn.ReLU(), *last()),
+    }
+
+
+@pytest.mark.parametrize("name", other_nets())
+def test_other_nets_are_not_stacked(name: str) -> None:
+    net = other_nets()[name]
+    assert plan_stack(net, Layout.of(net), torch.Size((2, 6, 6)), 8) is None
+
+
+def test_rules_in_stacks() -> None:
+    rules = (PlainSGD(proximal=0.1), WidthSGD(scaler=True), OrderedDropout(distillation=True))
+    assert all(taking_of(rule) is None for rule in (*rules, ThresholdedSGD(scope="layerwise")))
+    assert all(taking_of(rule) for rule in (PlainSGD(), WidthSGD(), OrderedDropout(), ThresholdedSGD()))
+
+
+def test_a_stacked_run_needs_a_device() -> None:
+    with pytest.raises(ValueError, match=r"execution\.executor is stacked"):
+        objects(images(torch.float32), execution={"executor": "stacked"})
