@@ -10,5 +10,5 @@ peers=$1 output=$2 python=${PYTHON:-python3}
 PYTHONPATH=$PWD:$peers/site
 "$python" -c "import scipy.stats" 2>/dev/null || PYTHONPATH=$PYTHONPATH:$peers/fallback
 export PYTHONPATH
-exec "$python" benchmarks/simulators.py --device cuda --pfl "$python" --repeats 6 \
+exec "$python" benchmarks/simulators.py --device cuda --pfl "$python" --repeats "${REPEATS:-6}" \
     --csv "$output/simulators_gpu.csv" >"$output/simulators_gpu.txt" 2>&1

@@ -23,6 +23,7 @@ from fedgmr.tasks.task import Task
 from fedgmr.training import fused
 from fedgmr.training.bench import Bench, MaskedBench
 from fedgmr.training.break_even import ASSUMED, break_even, observe_layers
+from fedgmr.training.dropout import with_own_dropout
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.executors import Executor, SequentialExecutor
 from fedgmr.training.graphed import GraphedExecutor, can_be_graphed
@@ -33,7 +34,7 @@ from fedgmr.training.sliced_bench import SlicedBench
 from fedgmr.training.sparse_bench import SparseBench, large_layers
 from fedgmr.training.stacked import StackedExecutor, stack_for
 from fedgmr.training.static_desk import Fusion
-from fedgmr.training.threaded import ThreadedExecutor, with_own_dropout
+from fedgmr.training.threaded import ThreadedExecutor
 
 _PROBED = 4  # tasks side by side
 
@@ -52,8 +53,7 @@ class Workshop:
 
     def sequential(self, *, natural: bool = False) -> SequentialExecutor:
         """One task after the other; `natural`: whole models are handed over in natural order."""
-        bench = make_bench(*self._bench_parts(), self.recipe.training.optimizer, self.recipe.execution)
-        return SequentialExecutor(self._trainer(bench, natural=natural))
+        return SequentialExecutor(self._trainer(self._bench(torch.default_generator), natural=natural))
 
     def threaded(self) -> ThreadedExecutor:
         """A task per thread."""
@@ -62,10 +62,7 @@ class Workshop:
     def threaded_trainer(self) -> LocalTrainer:
         """A trainer that shares nothing with another but the data."""
         draws = torch.Generator()
-        method, model, layout, plan, device = self._bench_parts()
-        optimizer, execution = self.recipe.training.optimizer, self.recipe.execution
-        bench = make_bench(method, with_own_dropout(model, draws), layout, plan, device, optimizer, execution)
-        return self._trainer(bench, natural=True, draws=draws)
+        return self._trainer(self._bench(draws), natural=True, draws=draws)
 
     def graphed(self) -> GraphedExecutor:
         """Tasks side by side in CUDA graphs."""
@@ -168,6 +165,13 @@ class Workshop:
             natural=natural,
             draws=draws,
         )
+
+    def _bench(self, draws: torch.Generator) -> Bench:
+        """A bench; on a CPU dropout draws from `draws`."""
+        method, model, layout, plan, device = self._bench_parts()
+        if device.type == "cpu":
+            model = with_own_dropout(model, draws)
+        return make_bench(method, model, layout, plan, device, self.recipe.training.optimizer, self.recipe.execution)
 
     def _bench_parts(self) -> tuple[Method, nn.Module, Layout, ChannelPlan | None, torch.device]:
         return self.recipe.method, self.task.initial_model(self.recipe.seed), self.layout, self.plan, self.device

@@ -1,8 +1,9 @@
 """Weighted sums and means over many contributions: one pass over their values, no masks.
 
 Contributions of one level map are prefixes of the same level order: they are added there, and how much weight a
-coordinate has got is a table by level. A whole model that came in natural order is added as it lies. What remains is
-one permutation per level map. Nothing here waits for a device. Read next: `aggregation.py`, the rules that use it.
+coordinate has got depends on its level alone. A whole model that came in natural order is added as it lies. What
+remains is one permutation per level map. Nothing here waits for a device. Read next: `aggregation.py`, the rules that
+use it.
 """
 
 import math
@@ -12,11 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.blocks import blocks, gather, scatter_add
+from fedgmr.submodels.blocks import Addend, blocks, gather, scatter_add
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.transfer import sent
 
-_TABLE_ENTRIES = 2**16  # of the weights by combination of levels; stays in a core's cache
 _SPARSE = 0.4  # share of the coordinates below which adding them one by one beats a pass over all
 
 
@@ -48,6 +47,11 @@ class _Group:
         """How many coordinates, in level order, the group covers."""
         return len(self.members[0].values)
 
+    def steps(self, weights: Weights) -> list[tuple[int, float]]:
+        """(level, Σ weight of the members at this level)."""
+        tops = dict.fromkeys(c.level for c in self.members)
+        return [(top, math.fsum(weights[c.client] for c in self.members if c.level == top)) for top in tops]
+
     def table(self, weights: Weights) -> list[float]:
         """Σ weight by level; the last entry is for coordinates of no sub-model."""
         held = [(c.level, weights[c.client]) for c in self.members]
@@ -71,12 +75,12 @@ def mean_of(contributions: Sequence[Contribution], weights: Weights, model: Tens
     if all(len(group.members[-1].values) == len(model) for group in groups):
         return total.div_(everywhere + math.fsum(group.table(weights)[0] for group in groups))
     covered = bool(whole) or any(group.reach == len(model) for group in groups)
-    lookup = _WeightLookup(groups, weights, everywhere, model)
+    weight = _Weight(groups, weights, everywhere, model)
     for block in blocks(len(model), model.device):
         if covered:
-            total[block].div_(lookup.weight(block))
+            total[block].div_(weight.of(block))
         else:
-            _mean_where_covered(total[block], lookup.weight(block), model[block])
+            _mean_where_covered(total[block], weight.of(block), model[block])
     return total
 
 
@@ -101,23 +105,29 @@ def _grouped(contributions: Sequence[Contribution], weights: Weights) -> tuple[l
 def _add_up(members: Sequence[Contribution], weights: Weights, out: Tensor) -> Tensor:
     """Σ weight·values into `out`; the first reaches to its end, none of the others further than the one before."""
     for block in blocks(len(out), out.device):
-        torch.mul(members[0].values[block].to(out.dtype), weights[members[0].client], out=out[block])
-        for c in members[1:]:
-            part = c.values[block]
-            if not len(part):
-                break
-            out[block.start : block.start + len(part)].add_(part, alpha=weights[c.client])
+        _add_up_block(members, weights, out, block)
     return out
+
+
+def _add_up_block(members: Sequence[Contribution], weights: Weights, out: Tensor, block: slice) -> None:
+    torch.mul(members[0].values[block].to(out.dtype), weights[members[0].client], out=out[block])
+    for c in members[1:]:
+        part = c.values[block]
+        if not len(part):
+            break
+        out[block.start : block.start + len(part)].add_(part, alpha=weights[c.client])
 
 
 def _mean_of_one_map(group: _Group, weights: Weights, model: Tensor) -> Tensor:
     """All in level order, where a level's weight is one number; then once into natural order."""
     levels, reach = group.levels, group.reach
-    ordered = _add_up(group.members, weights, model.new_empty(reach))
-    stops = [min(size, reach) for size in levels.sizes]
-    parts = [(a, b, w) for a, b, w in zip([0, *stops], stops, group.table(weights), strict=False) if b > a]
-    if parts:
-        torch._foreach_div_([ordered[a:b] for a, b, _ in parts], [w for _, _, w in parts])
+    ordered = model.new_empty(reach)
+    edges = list(zip([0, *levels.sizes], levels.sizes, group.table(weights), strict=False))
+    for block in blocks(reach, model.device):
+        _add_up_block(group.members, weights, ordered, block)
+        parts = [(ordered[max(a, block.start) : min(b, block.stop)], weight) for a, b, weight in edges]
+        held = [(part, weight) for part, weight in parts if len(part)]
+        torch._foreach_div_([part for part, _ in held], [weight for _, weight in held])
     return levels.spread(ordered, model)
 
 
@@ -125,52 +135,49 @@ def _total(whole: Sequence[Contribution], groups: Sequence[_Group], weights: Wei
     total = _add_up(whole, weights, torch.empty_like(model)) if whole else None
     # One piece of memory for all: taking a fresh one each time costs more than filling it.
     ordered = torch.empty_like(model) if groups else model
+    waiting: list[Addend] = []
+    taken = 0
     # The group that reaches furthest first: where it covers everything nothing has to be zero before.
     for group in sorted(groups, key=lambda group: -group.reach):
         reach, levels = group.reach, group.levels
-        _add_up(group.members, weights, ordered[:reach])
-        if total is not None and reach <= _SPARSE * len(model):
-            scatter_add(total, levels.order_of(reach), levels.sizes, ordered[:reach])
+        if total is None or reach > _SPARSE * len(model):
+            _add_up(group.members, weights, ordered[:reach])
+            ordered[reach:].zero_()
+            natural = gather(ordered, levels.position)
+            total = natural if total is None else total.add_(natural)
             continue
-        ordered[reach:].zero_()
-        natural = gather(ordered, levels.position)
-        total = natural if total is None else total.add_(natural)
-    return torch.zeros_like(model) if total is None else total
+        if taken + reach > len(model):
+            scatter_add(total, waiting)
+            waiting, taken = [], 0
+        values = _add_up(group.members, weights, ordered[taken : taken + reach])
+        waiting.append(Addend(values=values, index=levels.order_of(reach), stops=levels.sizes))
+        taken += reach
+    if total is None:
+        return torch.zeros_like(model)
+    scatter_add(total, waiting)
+    return total
 
 
-class _WeightLookup:
-    """Σ weight at each coordinate: tables by the combination of the levels it has in several maps."""
+class _Weight:
+    """Σ weight at each coordinate, block by block."""
 
     def __init__(self, groups: Sequence[_Group], weights: Weights, everywhere: float, model: Tensor) -> None:
         """`everywhere` is the weight of the whole models."""
-        self._tables: list[tuple[list[tuple[Tensor, int]], Tensor]] = []
-        maps: list[tuple[Tensor, int]] = []  # levels, and by how many entries of the table one level moves
-        table = torch.tensor([everywhere], dtype=torch.float64)
-        for group in groups:
-            entries = torch.tensor(group.table(weights), dtype=torch.float64)
-            if maps and len(table) * len(entries) > _TABLE_ENTRIES:
-                self._tables.append((maps, sent(table.to(model.dtype), model.device)))
-                maps, table = [], torch.zeros(1, dtype=torch.float64)
-            maps.append((group.levels.levels, len(table)))
-            table = (entries.view(-1, 1) + table).view(-1)
-        self._tables.append((maps, sent(table.to(model.dtype), model.device)))
+        steps = [(group.levels, *step) for group in groups for step in group.steps(weights)]
+        self._steps = [(levels.levels, top, weight) for levels, top, weight in steps if not levels.whole(top)]
+        self._everywhere = math.fsum([everywhere, *(weight for levels, top, weight in steps if levels.whole(top))])
         longest = max(block.stop - block.start for block in blocks(len(model), model.device))
-        self._code, self._step = torch.empty((2, longest), dtype=torch.int32, device=model.device)
-        self._found = torch.empty((2, longest), dtype=model.dtype, device=model.device)
+        self._found = torch.empty(longest, dtype=model.dtype, device=model.device)
+        self._held = torch.empty(longest, dtype=torch.uint8, device=model.device)
 
-    def weight(self, block: slice) -> Tensor:
+    def of(self, block: slice) -> Tensor:
         """Of the coordinates in a block; the memory is used again for the next."""
         size = block.stop - block.start
-        code, step = self._code[:size], self._step[:size]
-        weight, more = self._found[0, :size], self._found[1, :size]
-        for number, (maps, table) in enumerate(self._tables):
-            code.copy_(maps[0][0][block])
-            for levels, stride in maps[1:]:
-                code.add_(step.copy_(levels[block]), alpha=stride)
-            torch.index_select(table, 0, code, out=more if number else weight)
-            if number:
-                weight.add_(more)
-        return weight
+        found, held = self._found[:size].fill_(self._everywhere), self._held[:size]
+        for levels, top, weight in self._steps:
+            # Into bytes: a comparison that gives truth values takes ten times as long.
+            found.add_(torch.le(levels[block], top, out=held), alpha=weight)
+        return found
 
 
 def _mean_where_covered(total: Tensor, weight: Tensor, model: Tensor) -> None:

@@ -6,8 +6,9 @@ a CPU, are shared out here.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,27 +30,38 @@ def gather(source: Tensor, index: Tensor) -> Tensor:
     return out
 
 
-def scatter_add(target: Tensor, index: Tensor, stops: Sequence[int], values: Tensor) -> None:
-    """Add `values` to `target` at `index`, in which no entry comes twice.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Addend:
+    """Values to be added to a vector."""
 
-    Args:
-        target: float [N].
-        index: int64; ascending up to each of `stops`, where it begins anew.
-        stops: ascending; those past the end of `index` do not matter.
-        values: float, as many as `index` has.
-    """
+    values: Tensor
+    index: Tensor  # int64: where each belongs, none twice; ascending up to each of `stops`, where it begins anew
+    stops: Sequence[int]  # ascending; those past the end of `index` do not matter
+
+    def within(self, first: int, stop: int) -> Iterator[slice]:
+        """Which of the values belong to the positions from `first` to before `stop`."""
+        ends = [min(end, len(self.index)) for end in self.stops]
+        edges = torch.tensor([first, stop])
+        for begin, end in itertools.pairwise([0, *ends]):
+            a, b = torch.searchsorted(self.index[begin:end], edges).tolist()
+            yield slice(begin + a, begin + b)
+
+
+def scatter_add(target: Tensor, addends: Sequence[Addend]) -> None:
+    """Add the addends to `target` one after the other."""
     if target.device.type != "cpu":
-        target.scatter_add_(0, index, values)
+        for addend in addends:
+            target.scatter_add_(0, addend.index, addend.values)
         return
-    ends = [min(stop, len(index)) for stop in stops]
 
     def add(first: int, stop: int) -> None:
-        for begin, end in itertools.pairwise([0, *ends]):
-            run = index[begin:end]
-            a, b = (begin + int(torch.searchsorted(run, edge)) for edge in (first, stop))
-            target.scatter_add_(0, index[a:b], values[a:b])
+        for start in range(first, stop, _BLOCK):
+            for addend in addends:
+                for part in addend.within(start, min(start + _BLOCK, stop)):
+                    target.scatter_add_(0, addend.index[part], addend.values[part])
 
-    _share(add, len(target), target.device)
+    if addends:
+        _share(add, len(target), target.device)
 
 
 def _share(work: Callable[[int, int], object], size: int, device: torch.device) -> None:

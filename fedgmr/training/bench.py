@@ -133,8 +133,9 @@ class Bench:
 
     def _take_back(self) -> None:
         if self._open is not None:
-            if self._state is None:
-                self._state = self.task.model.clone()
+            if self._state is None:  # of a whole model every value is put back
+                whole = self.task.levels.whole(self._open.level)
+                self._state = torch.empty_like(self.task.model) if whole else self.task.model.clone()
             self._put_back(self._open, self._state)
 
     def _opened(self, level: int, desk: Desk, outside: Tensor | None) -> LocalRun:

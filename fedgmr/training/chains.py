@@ -18,7 +18,7 @@ _WIDEST = 64
 
 def arrange_chain(module: nn.Module) -> bool:
     """Arrange `module` if it is a plain chain with convolutions; whether it was."""
-    if not _is_chain(module) or not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
+    if not is_chain(module) or not any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         return False
     for part in module.modules():
         if isinstance(part, nn.Sequential):
@@ -46,13 +46,14 @@ def channels_last(images: Tensor) -> Tensor:
     return images.contiguous().as_strided(images.shape, (height * width, 1, width, 1))
 
 
-def _is_chain(module: nn.Module) -> bool:
+def is_chain(module: nn.Module) -> bool:
+    """Whether `module` is nothing but PyTorch's own layers one after the other."""
     if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
         return False
     for child in module.children():
         known = type(child).__module__.startswith("torch.nn.modules.") or isinstance(child, nn.Dropout)
         leaf = known and not any(True for _ in child.children())
-        if not leaf and not _is_chain(child):
+        if not leaf and not is_chain(child):
             return False
     return True
 

@@ -22,7 +22,10 @@ class ExecutionSettings:
     )
     slots: int | None = field(
         default=None,
-        metadata={"at_least": 1, "help": "graphed, stacked: tasks trained at once; none: as many as arrive, within limits"},
+        metadata={
+            "at_least": 1,
+            "help": "graphed, stacked: tasks trained at once; none: as many as arrive, within limits",
+        },
     )
     fused: bool = field(
         default=True,

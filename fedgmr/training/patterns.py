@@ -4,7 +4,7 @@ Found from a level map, once per map and level. Read next: `sparse_linear.py`, w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ class Pattern:
     """The kept weights of a matrix [outputs, inputs]: the CSR indices of the matrix and of its transpose."""
 
     shape: tuple[int, int]
+    inputs: int  # columns that the indices count; fewer than the matrix has where empty ones are left out
     kept: Tensor  # int32: their positions in the flattened matrix, ascending
     starts: Tensor  # int32 [outputs + 1]: where each row begins among them
     columns: Tensor  # int32
@@ -39,12 +40,24 @@ class Pattern:
         ends = torch.arange(inputs + 1, dtype=keys.values.dtype)
         return cls(
             shape=(outputs, inputs),
+            inputs=inputs,
             kept=kept,
             starts=starts,
             columns=columns,
             across_starts=torch.searchsorted(keys.values, ends, out_int32=True),
             across_columns=rows.index_select(0, keys.indices),
             across=keys.indices.to(torch.int32),
+        )
+
+    def among(self, columns: Tensor) -> "Pattern":
+        """The same for a matrix with these columns (int32, ascending) alone; the others have no kept weight."""
+        places = torch.zeros(self.inputs, dtype=torch.int32)
+        places[columns] = torch.arange(len(columns), dtype=torch.int32)
+        return replace(
+            self,
+            inputs=len(columns),
+            columns=places.index_select(0, self.columns),
+            across_starts=torch.cat([self.across_starts[columns], self.across_starts[-1:]]),
         )
 
 

@@ -18,6 +18,7 @@ from fedgmr.submodels.levels import LevelMap
 from fedgmr.training.bench import Desk, LocalRun
 from fedgmr.training.bit_masks import BitMaskedBench, bits, inside_bits
 from fedgmr.training.chains import arrange_for_training
+from fedgmr.training.live_channels import LiveConv2d, convolution_before, live_channels
 from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.patterns import Pattern, find_kept
 from fedgmr.training.sparse_linear import SparseLinear, SparseWeight
@@ -105,18 +106,25 @@ def cut_sparse(levels: LevelMap, level: int, layout: Layout, below: Mapping[str,
 class SparseDesk(Desk):
     """The module of another desk in which the layers of a cut are sparse."""
 
-    def __init__(self, desk: Desk, layers: Mapping[str, SparseLinear], cut: Cut) -> None:
+    def __init__(
+        self, desk: Desk, layers: Mapping[str, SparseLinear], channels: Mapping[str, LiveConv2d], cut: Cut
+    ) -> None:
+        """`channels`: for some of the layers the convolution whose channels they read."""
         self.module, self.buffers, self.layout, self.cut = desk.module, desk.buffers, cut.layout, cut
         self.flat = torch.empty(cut.layout.size, dtype=cut.layout.dtype)
         self.inside = None if cut.outside is None else inside_bits(cut.outside, self.flat)
         self.parameters = []
         self._dense: list[tuple[Tensor, Tensor]] = []
         self._sparse: list[tuple[SparseLinear, SparseWeight]] = []
+        self._live: list[tuple[LiveConv2d, Tensor]] = []
         for place, view, parameter in zip(
             cut.layout.parameters, cut.layout.views(self.flat), desk.parameters, strict=True
         ):
             if place.name in cut.patterns:
-                weight = SparseWeight(cut.patterns[place.name], view)
+                pattern = cut.patterns[place.name]
+                if place.name in channels:
+                    pattern = self._leave_out(channels[place.name], pattern)
+                weight = SparseWeight(pattern, view)
                 self._sparse.append((layers[place.name], weight))
                 self.parameters.append(weight.values)
             else:
@@ -132,6 +140,18 @@ class SparseDesk(Desk):
             parameter.data = view
         for layer, weight in self._sparse:
             layer.sparse = weight
+        for convolution, live in self._live:
+            convolution.live = live
+
+    def _leave_out(self, convolution: LiveConv2d, pattern: Pattern) -> Pattern:
+        """The pattern without the channels of `convolution` from which no weight is kept."""
+        used = pattern.across_starts[:: pattern.inputs // convolution.out_channels].diff() > 0
+        live = live_channels(used)
+        if live is None:
+            return pattern
+        self._live.append((convolution, live))
+        columns = torch.arange(pattern.inputs, dtype=torch.int32).view(len(used), -1)
+        return pattern.among(columns.index_select(0, live).flatten())
 
 
 class SparseBench(BitMaskedBench):
@@ -158,9 +178,11 @@ class SparseBench(BitMaskedBench):
             smallest: layers with fewer weights stay dense.
         """
         large = large_layers(module, layout, smallest) if density > 0 else {}
+        sources = {name: convolution_before(module, layer) for name, layer in large.items()}
         arrange_for_training(module, device)
         super().__init__(module, layout, device, optimizer)
         self._layers = {name: SparseLinear.take_over(layer) for name, layer in large.items()}
+        self._channels = {name: LiveConv2d.take_over(conv) for name, conv in sources.items() if conv is not None}
         sizes = {place.name: place.size for place in layout.parameters}
         self._below = {name: int(density * sizes[name]) for name in self._layers}
         self._desks: dict[int, dict[int, SparseDesk | None]] = {}  # by map version and level; None: nothing is sparse
@@ -168,6 +190,8 @@ class SparseBench(BitMaskedBench):
     def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
         for layer in self._layers.values():
             layer.sparse = None
+        for convolution in self._channels.values():
+            convolution.live = None
         desk = self._known_desk(level)
         if desk is not None:
             desk.load(source)
@@ -200,7 +224,7 @@ class SparseBench(BitMaskedBench):
     def sparse_desk(self, levels: LevelMap, level: int) -> SparseDesk | None:
         """A desk for the sub-model with its few-weight layers sparse; None where there is no such layer."""
         cut = cut_sparse(levels, level, self.desk.layout, self._below)
-        return None if cut is None else SparseDesk(self.desk, self._layers, cut)
+        return None if cut is None else SparseDesk(self.desk, self._layers, self._channels, cut)
 
     def _known_desk(self, level: int) -> SparseDesk | None:
         version = self.task.map_version

@@ -26,7 +26,7 @@ class SparseWeight:
         """`values` [kept] is aliased: who changes it changes the layer."""
         self.pattern = pattern
         self.values = values.detach().requires_grad_()
-        outputs, inputs = pattern.shape
+        outputs, inputs = pattern.shape[0], pattern.inputs
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
             self.matrix = _csr(pattern.starts, pattern.columns, values, (outputs, inputs))
@@ -44,7 +44,8 @@ class SparseWeight:
 
     def gradient(self, outputs: Tensor, inputs: Tensor) -> Tensor:
         """Of the values: for each kept weight the product of a row of `outputs` and a row of `inputs`."""
-        sampled = _csr(self.pattern.starts, self.pattern.columns, torch.zeros_like(self.values), self.pattern.shape)
+        shape = self.pattern.shape[0], self.pattern.inputs
+        sampled = _csr(self.pattern.starts, self.pattern.columns, torch.zeros_like(self.values), shape)
         torch.sparse.sampled_addmm(sampled, outputs, inputs.t(), beta=0.0, out=sampled)
         return sampled.values()
 

@@ -210,6 +210,9 @@ class StackedNet:
         Two warps keep a product on the older tensor instructions, which take TF32 operands that lie crosswise; in
         forward products they lie as the newer ones want them.
         """
+        if self.precision == "ieee":  # without tensor cores; large tiles would take minutes to compile
+            rows = _power(self.batch) if isinstance(layer, Linear) else 32
+            return Tiles(rows=rows, columns=32, depth=16, stages=2)
         if isinstance(layer, Linear):
             return _linear_tiles(what, layer, _power(self.batch))
         if what == "step":

@@ -2,50 +2,18 @@
 
 PyTorch shares the work of one operation out among threads; with small batches much of it is waiting for each other.
 Here every thread trains another client instead. An update is that of the sequential executor with one thread, whatever
-the number of threads here. Dropout draws from a generator of the thread's own. Read next: `local_sgd.py`, what a thread
-does.
+the number of threads here. Dropout draws from a generator of the thread's own (`dropout.py`). Read next:
+`local_sgd.py`, what a thread does.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.training.local_sgd import LocalTrainer
-
-
-class OwnDropout(nn.Dropout):
-    """Dropout that draws from a given generator, the same numbers as PyTorch's would from the same state."""
-
-    def __init__(self, p: float, generator: torch.Generator) -> None:
-        super().__init__(p)
-        self.generator = generator
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "OwnDropout":
-        """A copy that draws from the same generator, as PyTorch's copies do."""
-        return OwnDropout(self.p, self.generator).train(self.training)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Inputs, each zero with probability p or else divided by 1 - p."""
-        if not self.training or self.p == 0:
-            return inputs
-        if self.p == 1:
-            return inputs * 0
-        kept = torch.empty_like(inputs).bernoulli_(1 - self.p, generator=self.generator)
-        return inputs * kept.div_(1 - self.p)
-
-
-def with_own_dropout(model: nn.Module, generator: torch.Generator) -> nn.Module:
-    """The model, its dropout layers drawing from `generator`; what draws otherwise stays as it is."""
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if type(child) is nn.Dropout and not child.inplace:
-                setattr(parent, name, OwnDropout(child.p, generator).train(child.training))
-    return model
 
 
 class ThreadedExecutor:

@@ -266,19 +266,19 @@ def test_the_rules_equal_the_equations(case: tuple[Merge, Tensor, Tensor, Tensor
     assert torch.equal(MaskAware().merge(merge)[0][uncovered], merge.model[uncovered])
 
 
-def test_more_level_maps_than_one_table_holds() -> None:
-    # Four maps of 30 levels have 31^4 combinations, four maps of one client each.
-    draw = torch.Generator().manual_seed(0)
+@pytest.mark.parametrize("levels", [(3, 9, 20, 26), (11, 10, 9, 8, 7, 6, 5)])
+def test_every_client_of_another_level_map(levels: tuple[int, ...]) -> None:
+    # The second: each covers less than half the model, and together they are longer than it.
+    draw, count = torch.Generator().manual_seed(0), len(levels)
     ladder = tuple((step + 1) / 30 for step in range(30))
-    maps = [LevelMap.from_scores(torch.randn(200, generator=draw), ladder) for _ in range(4)]
-    models, model = torch.randn(4, 200, generator=draw), torch.randn(200, generator=draw)
-    levels = [3, 9, 20, 26]
+    maps = [LevelMap.from_scores(torch.randn(200, generator=draw), ladder) for _ in levels]
+    models, model = torch.randn(count, 200, generator=draw), torch.randn(200, generator=draw)
     held = [
         contribution(client, maps[client].pack(models[client], level).tolist(), level=level, levels=maps[client])
         for client, level in enumerate(levels)
     ]
     held = [replace(c, map_version=c.client) for c in held]
-    weights = [1.0, 0.5, 0.25, 2.0]
+    weights = [1.0, 0.5, 0.25, 2.0, 0.3, 0.7, 1.1][:count]
     masks = torch.stack([maps[client].mask(level) for client, level in enumerate(levels)])
     assert not masks.any(0).all()
     merged, _ = MaskAware().merge(merge_of(model.tolist(), held, weights))

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fedgmr.submodels.blocks import blocks, gather, scatter_add
+import fedgmr.submodels.blocks as module_under_test
+from fedgmr.submodels.blocks import Addend, blocks, gather, scatter_add
 
 LONG = 2**19 + 12_345  # long enough to be shared out
 
@@ -35,7 +36,9 @@ def test_gather(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("threads")
-def test_scatter_add_in_runs() -> None:
+@pytest.mark.parametrize("block", [2**20, 100_000])
+def test_scatter_add_in_runs(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module_under_test, "_BLOCK", block)
     draw = torch.Generator().manual_seed(0)
     kinds = torch.randint(0, 4, (LONG,), generator=draw)
     index = torch.cat([torch.nonzero(kinds == kind).view(-1) for kind in range(3)])  # three rising runs
@@ -43,5 +46,19 @@ def test_scatter_add_in_runs() -> None:
     target, values = torch.randn(LONG, generator=draw), torch.randn(len(index), generator=draw)
     expected = target.clone()
     expected[index] += values
-    scatter_add(target, index, stops, values)
+    once = Addend(values=values, index=index, stops=stops)
+    scatter_add(target, [once])
     assert torch.equal(target, expected)
+    few = Addend(values=torch.tensor([1.0, 2.0, 4.0]), index=torch.tensor([5, LONG - 1, 0]), stops=[2, 3])
+    expected[index] += values
+    expected[few.index] += few.values
+    scatter_add(target, [once, few])
+    assert torch.equal(target, expected)
+    scatter_add(target, [])
+    assert torch.equal(target, expected)
+
+
+def test_what_of_an_addend_belongs_to_a_stretch() -> None:
+    addend = Addend(values=torch.ones(5), index=torch.tensor([2, 4, 9, 0, 5]), stops=[3, 5, 8])
+    assert [(part.start, part.stop) for part in addend.within(2, 5)] == [(0, 2), (4, 4), (5, 5)]
+    assert [(part.start, part.stop) for part in addend.within(5, 10)] == [(2, 3), (4, 5), (5, 5)]

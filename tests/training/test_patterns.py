@@ -33,6 +33,20 @@ def test_pattern_by_hand() -> None:
     assert pattern.across.tolist() == [2, 0, 3, 1]
 
 
+def test_pattern_among_columns_by_hand() -> None:
+    # . a . b      . a b
+    # . . . .  ->  . . .
+    # c d . .      c d .
+    pattern = Pattern.of(torch.tensor([1, 3, 8, 9], dtype=torch.int32), (3, 4))
+    found = pattern.among(torch.tensor([0, 1, 3], dtype=torch.int32))
+    assert (found.shape, found.inputs, found.kept.tolist()) == ((3, 4), 3, [1, 3, 8, 9])
+    assert found.columns.tolist() == [1, 2, 0, 1]
+    assert found.across_starts.tolist() == [0, 1, 3, 4]
+    assert found.starts is pattern.starts
+    assert found.across_columns is pattern.across_columns
+    assert found.across is pattern.across
+
+
 @pytest.mark.parametrize("shape", [(1, 40), (40, 1), (7, 31), (64, 80), (3, 70_000)])
 @pytest.mark.parametrize("share", [0.02, 0.5])
 def test_the_transpose_has_the_same_entries(shape: tuple[int, int], share: float) -> None:

@@ -1,7 +1,6 @@
-"""The threaded executor: the updates of the sequential one with one thread, bit for bit; its dropout."""
+"""The threaded executor: the updates of the sequential one with one thread, bit for bit."""
 
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedgmr.tasks.task import Task
-from fedgmr.training.threaded import OwnDropout, ThreadedExecutor, with_own_dropout
+from fedgmr.training.threaded import ThreadedExecutor
 
 
 @pytest.fixture(autouse=True)
@@ -21,30 +20,6 @@ def _two_threads() -> Iterator[None]:
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("last", [False, True])
-def test_dropout_draws_what_pytorch_draws(p: float, last: bool) -> None:
-    inputs = torch.randn(4, 3, 5, 5).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
-    inputs.requires_grad_()
-    draws = torch.Generator().manual_seed(7)
-    torch.manual_seed(7)
-    wanted, found = nn.Dropout(p)(inputs), OwnDropout(p, draws)(inputs)
-    assert torch.equal(found, wanted)
-    slopes = torch.randn_like(wanted)
-    assert torch.equal(*(torch.autograd.grad(outputs, inputs, slopes)[0] for outputs in (found, wanted)))
-    assert OwnDropout(p, draws).eval()(inputs) is inputs
-
-
-def test_all_plain_dropout_layers_are_replaced_and_copies_share_the_draws() -> None:
-    draws = torch.Generator()
-    net = nn.Sequential(nn.Dropout(0.1), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2)), nn.Dropout2d(0.3))
-    found = deepcopy(with_own_dropout(net, draws))
-    kinds = [type(layer) for layer in found.modules()]
-    assert kinds.count(OwnDropout) == 2
-    assert kinds.count(nn.Dropout2d) == 1
-    assert all(layer.generator is draws for layer in found.modules() if isinstance(layer, OwnDropout))
 
 
 @pytest.mark.parametrize("method", ["fedgmr", "fedavg", "fedasync", "heterofl", "fjord", "fedrolex", "fiarse"])
