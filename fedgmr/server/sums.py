@@ -3,7 +3,7 @@
 Contributions of one level map are prefixes of the same level order: they are added there, and how much weight a
 coordinate has got depends on its level alone. A whole model that came in natural order is added as it lies. What
 remains is one permutation per level map. Nothing here waits for a device. Read next: `aggregation.py`, the rules that
-use it.
+use it; `fused_sums.py`, the same in one kernel on a GPU.
 """
 
 import math
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedgmr.server import fused_sums
 from fedgmr.submodels.blocks import Addend, blocks, gather, scatter_add
 from fedgmr.submodels.levels import LevelMap
 
@@ -60,11 +61,15 @@ class _Group:
 
 def total_of(contributions: Sequence[Contribution], weights: Weights, model: Tensor) -> Tensor:
     """Float [N]: Σ weight·value, a coordinate that a client does not hold counting as zero."""
+    if fused_sums.fusible(contributions, model):
+        return fused_sums.weighted(contributions, weights, model, mean=False)
     return _total(*_grouped(contributions, weights), weights, model)
 
 
 def mean_of(contributions: Sequence[Contribution], weights: Weights, model: Tensor) -> Tensor:
     """Float [N]: the weighted mean over the clients that hold each coordinate; `model` where nobody does."""
+    if fused_sums.fusible(contributions, model):
+        return fused_sums.weighted(contributions, weights, model, mean=True)
     whole, groups = _grouped(contributions, weights)
     if not whole and not groups:
         return model.clone()
