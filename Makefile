@@ -14,15 +14,19 @@ DEMO_SETTINGS ?=
 #: PYTEST         further arguments for pytest, such as "-x tests/wire"
 PYTEST ?=
 
+#: TRITON         what `make test-kernels` installs, apart from everything else
+TRITON ?= triton==3.9.0
+
 BIN := $(VENV)/bin
+KERNELS := tests/training/test_fused.py tests/training/test_stacked.py tests/server/test_fused_sums.py tests/equivalence/test_graphed.py
 METHODS := fedgmr,fedgmr_without_restoration,fedavg,fedasync
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format clean
+.PHONY: help demo test test-slow test-kernels lint format clean
 
 help: ## List targets and variables
 	@echo "Targets:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 	@echo "Variables:"
 	@sed -n 's/^#: /  /p' Makefile
 
@@ -34,6 +38,10 @@ test: lint ## Set up, then lint, type-check and run the tests that are not slow
 
 test-slow: $(VENV)/dev.stamp ## Run the slow tests (status 5 of pytest: there are none)
 	$(BIN)/pytest -m slow $(PYTEST) || test $$? -eq 5
+
+test-kernels: $(VENV)/dev.stamp ## Run the tests of the GPU kernels in Triton's interpreter, without a GPU (minutes)
+	test -d $(VENV)/triton || $(BIN)/python -m pip install --no-deps --target $(VENV)/triton $(TRITON)
+	TRITON_INTERPRET=1 PYTHONPATH=$(VENV)/triton $(BIN)/pytest $(KERNELS) $(PYTEST)
 
 lint: $(VENV)/dev.stamp ## Check style and types
 	$(BIN)/ruff check .

@@ -37,6 +37,7 @@ from fedgmr.training.static_desk import Fusion
 from fedgmr.training.threaded import ThreadedExecutor
 
 _PROBED = 4  # tasks side by side
+_OnGPU = Literal["sequential", "graphed", "stacked"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -140,17 +141,17 @@ class Workshop:
         largest = max(works, key=lambda work: work.products)
         return break_even(largest, steps=self.recipe.training.steps, dtype=self.layout.dtype)
 
-    def _fastest(self, server: Server, stacked: StackedExecutor | None) -> Literal["sequential", "graphed", "stacked"]:
+    def _fastest(self, server: Server, stacked: StackedExecutor | None) -> _OnGPU:
         """The executor that trains a few tasks in the least time."""
         tasks = _probe_tasks(server)
-        if stacked is not None and _seconds(stacked, tasks) < _seconds(self.graphed(), tasks):
-            return "stacked"
+        seconds: dict[_OnGPU, float] = {"sequential": _seconds(self.sequential(), tasks)}
+        if stacked is not None:
+            seconds["stacked"] = _seconds(stacked, tasks)
         try:
-            graphed = _seconds(self.graphed(), tasks)
+            seconds["graphed"] = _seconds(self.graphed(), tasks)
         except RuntimeError:  # a model that waits for the device in its forward pass cannot be captured
             torch.cuda.synchronize(self.device)
-            return "sequential"
-        return "graphed" if graphed < _seconds(self.sequential(), tasks) else "sequential"
+        return min(seconds, key=seconds.__getitem__)
 
     def _trainer(self, bench: Bench, *, natural: bool = False, draws: torch.Generator | None = None) -> LocalTrainer:
         return LocalTrainer(

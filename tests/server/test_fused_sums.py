@@ -1,7 +1,4 @@
-"""A merge by one kernel against the sums of many operations; without a GPU where Triton's interpreter is at hand.
-
-TRITON_INTERPRET=1 pytest tests/server/test_fused_sums.py
-"""
+"""A merge by one kernel against sums of many operations; without a GPU in Triton's interpreter: `make test-kernels`."""
 
 import os
 

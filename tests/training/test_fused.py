@@ -1,7 +1,4 @@
-"""The fused kernels against PyTorch's own layers; without a GPU where Triton's interpreter is at hand.
-
-TRITON_INTERPRET=1 pytest tests/training/test_fused.py
-"""
+"""The fused kernels against PyTorch's own layers; without a GPU in Triton's interpreter (`make test-kernels`)."""
 
 import copy
 import os
