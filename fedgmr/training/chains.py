@@ -37,6 +37,14 @@ def arrange_for_training(module: nn.Module, device: torch.device) -> None:
         arrange_chain(module)
 
 
+def halves(layer: nn.Module | None) -> bool:
+    """Whether a layer takes the maximum of 2 x 2 fields."""
+    if not isinstance(layer, nn.MaxPool2d) or layer.return_indices or layer.ceil_mode:
+        return False
+    given = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    return all(value in (wanted, (wanted, wanted)) for value, wanted in zip(given, (2, 2, 0, 1), strict=True))
+
+
 def channels_last(images: Tensor) -> Tensor:
     """The same [n, channels, height, width] with the channels of a pixel side by side."""
     if images.shape[1] > 1:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from fedgmr.training.chains import halves
 from fedgmr.training.dropping import Dropping, Thetas
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _fuse(traced: fx.GraphModule, node: fx.Node) -> bool:
     if isinstance(conv.padding, str) or (relu := _only_user(node)) is None or not _is_relu(traced, relu):
         return False
     pool = _only_user(relu)
-    pooled = pool is not None and _is_halving(_module(traced, pool))
+    pooled = pool is not None and halves(_module(traced, pool))
     last = pool if pooled and pool is not None else relu
     with traced.graph.inserting_before(last):
         weight, bias = (traced.graph.get_attr(f"{node.target}.{name}") for name in ("weight", "bias"))
@@ -241,14 +242,6 @@ def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
     if node.op == "call_method":
         return node.target == "relu"
     return isinstance(_module(traced, node), nn.ReLU)
-
-
-def _is_halving(module: nn.Module | None) -> bool:
-    """Whether a layer takes the maximum of 2 x 2 fields; odd edges fall away as in PyTorch only for even sizes."""
-    if not isinstance(module, nn.MaxPool2d) or module.return_indices or module.ceil_mode:
-        return False
-    given = (module.kernel_size, module.stride, module.padding, module.dilation)
-    return all(value in (wanted, (wanted, wanted)) for value, wanted in zip(given, (2, 2, 0, 1), strict=True))
 
 
 def _blocks(weight: Tensor) -> int:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout, TensorPlace
+from fedgmr.training.chains import halves
 
 _ALIGNED = 16
 _MOST_SAMPLES = 64  # of a mini-batch: linear layers hold all of them at once
@@ -137,7 +138,7 @@ class _Planner:
             name, layer = steps[at]
             rest = kinds[at + 1 : at + 3]
             if isinstance(layer, nn.Conv2d) and pixels is not None and rest[:1] == [nn.ReLU]:
-                pool = rest[1:] == [nn.MaxPool2d] and _halves(steps[at + 2][1])
+                pool = rest[1:] == [nn.MaxPool2d] and halves(steps[at + 2][1])
                 pixels = self._conv(name, layer, pixels, pool=pool)
                 if pixels is None:
                     return None
@@ -217,11 +218,3 @@ class _Planner:
 
 def _coordinates(place: TensorPlace) -> Tensor:
     return torch.arange(place.start, place.stop)
-
-
-def _halves(layer: nn.Module) -> bool:
-    """Whether a layer takes the maximum of 2 x 2 fields."""
-    if not isinstance(layer, nn.MaxPool2d) or layer.return_indices or layer.ceil_mode:
-        return False
-    given = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-    return all(value in (wanted, (wanted, wanted)) for value, wanted in zip(given, (2, 2, 0, 1), strict=True))
