@@ -190,7 +190,7 @@ class _Execution:
             recipe=recipe,
             history=History(self.recorder.rows),
             model=self.assembly.evaluator.state(server.model, server.buffers),
-            summary=self._summary("finished"),
+            summary=self._summary("finished", validated=self._validated()),
         )
         if self.directory is not None:
             save_model(self.directory / "model.safetensors", result.model)
@@ -255,7 +255,12 @@ class _Execution:
             }
         )
 
-    def _summary(self, status: str) -> dict[str, Any]:
+    def _validated(self) -> float | None:
+        """The final model's metric on the server's held-out samples; None where clients validate."""
+        server = self.assembly.server
+        return None if server.validate is None else server.validate(server.model, server.buffers)
+
+    def _summary(self, status: str, validated: float | None = None) -> dict[str, Any]:
         recipe, task, rows = self.assembly.recipe, self.assembly.task, self.recorder.rows
         return {
             "schema_version": 1,
@@ -275,6 +280,7 @@ class _Execution:
             "ticks": self.assembly.server.tick,
             "final_accuracy": rows[-1]["accuracy"],
             "final_loss": rows[-1]["loss"],
+            "validation_accuracy": validated,
             "refused": dict(self.assembly.fleet.refused),
             "wall_seconds": round(time.perf_counter() - self.began, 3),
             "device": device_name(recipe.device),

@@ -6,7 +6,7 @@ which cell a run belongs to.
 """
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,10 @@ from fedgmr.reporting.tables import STAND_IN_MARK, Block, Cell, markdown_rows
 from fedgmr.settings_refusals import SettingError
 
 NOTES = "notes.md"
-_HEADER = ("method", "settings", "ours (%)", "paper (%)", "difference", "seeds", "computed in", "device", "commit")
+_HEADER = (
+    *("method", "settings", "ours (%)", "paper (%)", "difference", "validation (%)", "seeds"),
+    *("computed in", "device", "commit"),
+)
 _WRITER = Block(title="", rows=(), columns=(), cells={})  # writes numbers as tables do
 _COMMIT_DIGITS = 10
 
@@ -46,6 +49,18 @@ class Line:
         title = self.placed[0].run.title
         return f"{title}, {', '.join(change.upper() for change in changes)}" if changes else title or method
 
+    @property
+    def seeds(self) -> set[int]:
+        """Of the runs."""
+        return {int(placed.run.summary["seed"]) for placed in self.placed}
+
+    def validation(self, seeds: Container[int]) -> float | None:
+        """Mean accuracy of these seeds' final models on held-out samples, in percent; None where a run has none."""
+        summaries = [placed.run.summary for placed in self.placed if int(placed.run.summary["seed"]) in seeds]
+        found = [summary.get("validation_accuracy") for summary in summaries]
+        known = [100 * float(value) for value in found if value is not None]
+        return statistics.fmean(known) if known and len(known) == len(found) else None
+
 
 def results_document(directory: Path) -> str:
     """The document in Markdown."""
@@ -59,7 +74,8 @@ def results_document(directory: Path) -> str:
         "Made by `fedgmr results` from the runs kept with the project; not to be edited by hand. Accuracy at t* is the "
         "mean of the 10 evaluations before and the 10 after it, ± their standard deviation, in percent; over several "
         "seeds it is the mean, with the sample deviation over seeds in brackets. The paper's deviations are over the "
-        "evaluations of one run. Differences are in points.",
+        "evaluations of one run. Differences are in points. Validation is the final model's accuracy on the samples "
+        "that the server holds out; where several patiences were run, the best by it is ranked.",
         "",
         *_overview(finished, paper),
     ]
@@ -158,20 +174,34 @@ def _lines(placed: Sequence[Placed], setting: Setting, paper: Paper) -> list[Lin
 
 
 def _ranked(lines: Sequence[Line]) -> list[Ranked]:
-    """The lines that can be ranked: the recipe's settings but for the patience, of which the recipe's own goes first.
+    """The lines that can be ranked: the recipe's settings but for the patience, of which one is chosen.
 
-    The best one would be chosen on the test set.
+    The one with the best validation on the seeds that all have, else the recipe's own: never by the test set.
     """
-    ranked: dict[str, Ranked] = {}
-    for line in sorted(lines, key=lambda line: bool(line.placed[0].changes)):
+    by_variant: dict[str, list[Line]] = {}
+    for line in lines:
         if line.cell.ours and line.cell.paper and line.placed[0].faithful:
-            entry = Ranked(key=line.variant, title=line.title, ours=line.cell.ours, paper=line.cell.paper)
-            ranked.setdefault(line.variant, entry)
-    return list(ranked.values())
+            by_variant.setdefault(line.variant, []).append(line)
+    return [_as_ranked(_chosen(alike)) for alike in by_variant.values()]
+
+
+def _chosen(alike: Sequence[Line]) -> Line:
+    own_first = sorted(alike, key=lambda line: bool(line.placed[0].changes))
+    shared = set.intersection(*(line.seeds for line in alike))
+    validated = [(line.validation(shared), line) for line in own_first]
+    known = [(value, line) for value, line in validated if value is not None]
+    return max(known, key=lambda pair: pair[0])[1] if len(known) == len(alike) else own_first[0]
+
+
+def _as_ranked(line: Line) -> Ranked:
+    assert line.cell.ours is not None
+    assert line.cell.paper is not None
+    return Ranked(key=line.variant, title=line.title, ours=line.cell.ours, paper=line.cell.paper)
 
 
 def _row(line: Line) -> list[str]:
     summaries = [placed.run.summary for placed in line.placed]
+    validation = line.validation(line.seeds)
     wall = statistics.fmean(float(summary.get("wall_seconds") or 0.0) for summary in summaries)
     return [
         line.title,
@@ -179,6 +209,7 @@ def _row(line: Line) -> list[str]:
         _WRITER.ours_text(line.cell),
         _WRITER.measure_text(line.cell.paper),
         _WRITER.difference_text(line.cell) + ("" if line.placed[0].faithful else " (not comparable)"),
+        "" if validation is None else f"{validation:.2f}",
         ", ".join(str(summary["seed"]) for summary in summaries),
         format_seconds(wall),
         _joined(str(summary.get("device") or "?") for summary in summaries),

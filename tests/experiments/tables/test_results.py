@@ -50,9 +50,9 @@ def test_document(tmp_path: Path) -> None:
     write_run(tmp_path / "f", [0.3] * 11, overrides=["fleet={name: custom, links: [{down: 1, up: 1}]}", "task=mnist5k"])
     (tmp_path / "notes.md").write_text("FedAvg is *too good* here,\nbecause of A or B.\n")
     text = results_document(tmp_path)
-    row = "| FedGMR | the recipe's | 81.00 ± 0.00 (2 seeds: ± 1.41)† | 81.86 ± 0.19 | -0.86 | 0, 1 "
+    row = "| FedGMR | the recipe's | 81.00 ± 0.00 (2 seeds: ± 1.41)† | 81.86 ± 0.19 | -0.86 |  | 0, 1 "
     assert f"{row}| 60 s | NVIDIA H200 | 0123456789 |" in text
-    assert "| FedAvg | the recipe's | 81.50 ± 0.00† | 74.64 ± 0.60 | +6.86 | 0 | 60 s | NVIDIA H200 | ? |" in text
+    assert "| FedAvg | the recipe's | 81.50 ± 0.00† | 74.64 ± 0.60 | +6.86 |  | 0 | 60 s | NVIDIA H200 | ? |" in text
     assert text.index("| FedAvg |") < text.index("| FedGMR |") < text.index("| FjORD |")
     assert "FedGMR is first in 0 of 1 settings" in text
     assert "The ranking differs from the paper's in 2 of 3 pairs:" in text
@@ -93,6 +93,21 @@ def test_several_patiences_are_several_lines_and_the_recipes_own_is_ranked(tmp_p
     assert "- Ours: FedAvg > FedGMR\n- Paper: FedGMR > FedAvg\n" in text
     (tmp_path / "a" / "summary.json").unlink()
     assert "The ranking is the paper's.\n\n- Ours: FedGMR > FedAvg\n" in results_document(tmp_path)
+
+
+def test_the_patience_with_the_best_validation_is_ranked(tmp_path: Path) -> None:
+    words = ["method.restoration.patience=10"]
+    for seed, values in enumerate(((0.70, 0.71), (0.74, 0.75))):
+        write_run(tmp_path / f"a{seed}", [0.8] * 101, seed=seed, validation_accuracy=values[0])
+        write_run(tmp_path / f"b{seed}", [0.6] * 101, seed=seed, validation_accuracy=values[1], overrides=words)
+    write_run(tmp_path / "c", [0.7] * 101, variant="fedavg")
+    text = results_document(tmp_path)
+    assert "| 80.00 ± 0.00 (2 seeds: ± 0.00) | 81.86 ± 0.19 | -1.86 | 72.00 | 0, 1 |" in text
+    assert "- Ours: FedAvg > FedGMR" in text, "60 % with the better validation, not 80 %"
+    (tmp_path / "b1" / "summary.json").unlink()
+    assert "- Ours: FedAvg > FedGMR" in results_document(tmp_path), "on the seed that both have"
+    write_run(tmp_path / "b2", [0.6] * 101, seed=1, overrides=words)
+    assert "- Ours: FedGMR > FedAvg" in results_document(tmp_path), "one was not validated"
 
 
 def test_nothing_to_tell(tmp_path: Path) -> None:
