@@ -86,7 +86,9 @@ class Workshop:
         )
         if plan is None:
             return None
-        trainer = self._trainer(MaskedBench(model, layout, device))
+        trainer = self._trainer(
+            MaskedBench(model, layout, device)
+        )  # for its mini-batches; nothing is done on the bench
         return StackedExecutor(trainer, plan, most=execution.slots)
 
     def chosen(self, server: Server) -> tuple[Recipe, Executor]:

@@ -2,7 +2,7 @@
 
 The plain functions take dense [C, N] values and masks and are what the equations say (section 3.4). The aggregation
 rules below them do the same on values as they are kept, without ever building a mask: with nested levels the
-denominator is a table with one entry per level and level map (`sums.py`). The buffer keeps each client's most recent
+denominator follows from a coordinate's level in each level map (`sums.py`). The buffer keeps each client's most recent
 update (A13).
 """
 

@@ -30,8 +30,8 @@ class ExecutionSettings:
     fused: bool = field(
         default=True,
         metadata={
-            "help": "graphed: Triton kernels, where Triton is installed, for what follows convolutions and for large "
-            "linear layers' steps"
+            "help": "on a GPU, where Triton is installed: the stacked executor, and in graphed Triton kernels for what "
+            "follows convolutions and for large linear layers' steps"
         },
     )
     tf32: bool = field(default=True, metadata={"help": "CUDA: products of float32 in TF32"})

@@ -1,6 +1,7 @@
 """Executors: train many tasks; the same results whichever executor and however the tasks are batched.
 
-`sequential` trains one task after the other with the plain loop; `graphed.py` has the other one.
+`sequential` trains one task after the other with the plain loop. Read next: `threaded.py` for a CPU, `graphed.py` and
+`stacked.py` for a GPU.
 """
 
 from collections.abc import Sequence

@@ -39,9 +39,9 @@ def taking_of(rule: LocalRule) -> Taking | None:
     if isinstance(rule, WidthSGD):
         return None if rule.scaler else Taking()
     if isinstance(rule, OrderedDropout):
-        return None if rule.distillation else Taking(mode=2)
+        return None if rule.distillation else Taking(mode="level")
     if isinstance(rule, ThresholdedSGD):
-        return Taking(mode=1, derivative=rule.derivative) if rule.scope == "global" else None
+        return Taking(mode="threshold", derivative=rule.derivative) if rule.scope == "global" else None
     return None
 
 

@@ -5,8 +5,8 @@ works for one client alone and tiles never depend on how many there are, so a cl
 company. A layer's kernel does all that can be done while its numbers are at hand: bias, ReLU and 2 x 2 maximum behind
 a convolution, their derivatives behind an input gradient, the step of SGD behind a weight gradient.
 
-MODE says which weights take part in a step: 0, those that are not zero anyway; 1, those of at least the client's
-threshold (FIARSE); 2, those whose level is within the step's limit (FjORD). Read next: `stacked_net.py`.
+MODE says which weights take part in a step: "all" of the sub-model, those of at least the client's "threshold"
+(FIARSE), those whose "level" is within the step's limit (FjORD). Read next: `stacked_net.py`.
 """
 
 import triton
@@ -57,21 +57,30 @@ def take_out(table, inverse, weights, damaged, size, COLUMNS: tl.constexpr, SIZE
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _alive(weight, levels, at, inside, limit, theta, MODE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _alive(weight, level, limit, theta, MODE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The weights that take part in this step, zero for the others."""
-    if MODE == 1:
+    if MODE == "threshold":
         weight = tl.where(tl.abs(weight) >= theta, weight, 0.0)
-    if MODE == 2:
-        level = tl.load(levels + at, mask=inside, other=_NOWHERE).to(tl.int32)
-        weight = tl.where(level <= limit, weight, 0.0)
+    if MODE == "level":
+        weight = tl.where(level.to(tl.int32) <= limit, weight, 0.0)
     return weight
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _read(weights, levels, at, inside, limit, theta, MODE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The weights at `at` that take part in this step; levels are read only where they decide it."""
+    weight = tl.load(weights + at, mask=inside, other=0.0)
+    if MODE == "level":
+        return _alive(weight, tl.load(levels + at, mask=inside, other=_NOWHERE), limit, theta, MODE)
+    else:
+        return _alive(weight, 0, limit, theta, MODE)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _stepped(weight, gradient, level, rate, limit, theta, MODE: tl.constexpr, DERIVATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The weights after a step of SGD."""
     taken = level.to(tl.int32) <= limit
-    if MODE == 1:
+    if MODE == "threshold":
         length = tl.abs(weight)
         taken = taken & (length >= theta)
         if DERIVATIVE:
@@ -127,8 +136,7 @@ def conv_forward(  # type: ignore[no-untyped-def]
             value = tl.load(inputs + at, mask=inside, other=0.0)
             to = weight_at + output[None, :] * depth + part[:, None]
             known = there[None, :] & (part < depth)[:, None]
-            weight = tl.load(weights + to, mask=known, other=0.0)
-            weight = _alive(weight, levels, to, known, limit, theta, MODE)
+            weight = _read(weights, levels, to, known, limit, theta, MODE)
             sums = tl.dot(value, weight, sums, input_precision=PRECISION)
     else:
         blocks = tl.cdiv(inputs_count, INPUTS)
@@ -147,11 +155,9 @@ def conv_forward(  # type: ignore[no-untyped-def]
                 known = there[None, :] & (channel < inputs_count)[:, None]
             value = tl.load(inputs + at[:, None] + channel[None, :], mask=inside, other=0.0)
             to = weight_at + output[None, :] * depth + tap * inputs_count + channel[:, None]
-            weight = tl.load(weights + to, mask=known, other=0.0)
-            weight = _alive(weight, levels, to, known, limit, theta, MODE)
+            weight = _read(weights, levels, to, known, limit, theta, MODE)
             sums = tl.dot(value, weight, sums, input_precision=PRECISION)
-    bias = tl.load(weights + bias_at + output, mask=there, other=0.0)
-    bias = _alive(bias, levels, bias_at + output, there, limit, theta, MODE)
+    bias = _read(weights, levels, bias_at + output, there, limit, theta, MODE)
     if POOL:
         four = tl.reshape(sums, [ROWS // 4, 4, OUTPUTS])
         best, code = tl.max(four, 1, return_indices=True)
@@ -224,8 +230,7 @@ def conv_backward(  # type: ignore[no-untyped-def]
             known = there[None, :] & (output < outputs_count)[:, None]
         slope = tl.load(slopes + at[:, None] + output[None, :], mask=inside, other=0.0)
         to = weight_at + output[:, None] * depth + tap * inputs_count + channel[None, :]
-        weight = tl.load(weights + to, mask=known, other=0.0)
-        weight = _alive(weight, levels, to, known, limit, theta, MODE)
+        weight = _read(weights, levels, to, known, limit, theta, MODE)
         sums = tl.dot(slope, weight, sums, input_precision=PRECISION)
     inside = real[:, None] & there[None, :]
     _hand_back(
@@ -363,11 +368,9 @@ def linear_forward(  # type: ignore[no-untyped-def]
         )
         to = weight_at + output[None, :] * inputs_count + column[:, None]
         known = there[None, :] & given[:, None]
-        weight = tl.load(weights + to, mask=known, other=0.0)
-        weight = _alive(weight, levels, to, known, limit, theta, MODE)
+        weight = _read(weights, levels, to, known, limit, theta, MODE)
         sums = tl.dot(value, weight, sums, input_precision=PRECISION)
-    bias = tl.load(weights + bias_at + output, mask=there, other=0.0)
-    sums += _alive(bias, levels, bias_at + output, there, limit, theta, MODE)[None, :]
+    sums += _read(weights, levels, bias_at + output, there, limit, theta, MODE)[None, :]
     if RELU:
         sums = tl.maximum(sums, 0.0)
     tl.store(outputs + sample[:, None] * outputs_count + output[None, :], sums, mask=real[:, None] & there[None, :])
@@ -405,12 +408,8 @@ def linear_step(  # type: ignore[no-untyped-def]
         known = there[:, None] & given[None, :]
         weight = tl.load(weights + to, mask=known, other=0.0)
         level = tl.load(levels + to, mask=known, other=_NOWHERE)
-        alive = weight
-        if MODE == 1:
-            alive = tl.where(tl.abs(weight) >= theta, weight, 0.0)
-        if MODE == 2:
-            alive = tl.where(level.to(tl.int32) <= limit, weight, 0.0)
         if not FIRST:
+            alive = _alive(weight, level, limit, theta, MODE)
             sums = tl.dot(slope, alive, sums, input_precision=PRECISION)
         gradient = tl.dot(tl.trans(slope), value, input_precision=PRECISION)
         moved = _stepped(weight, gradient, level, rate, limit, theta, MODE, DERIVATIVE)

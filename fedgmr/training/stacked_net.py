@@ -32,7 +32,7 @@ def available() -> bool:
 class Taking:
     """Which weights take part in a step; see MODE in `stacked_kernels.py`."""
 
-    mode: int = 0
+    mode: Literal["all", "threshold", "level"] = "all"
     derivative: bool = False  # of the threshold's mask
 
 
@@ -72,7 +72,8 @@ class StackedNet:
         self.weights = torch.zeros((most, self.row), device=device)
         self.levels = torch.zeros((most, self.row), dtype=torch.uint8, device=device)
         self.table = torch.zeros((most, COLUMNS), dtype=torch.int64, device=device)
-        self.limits = torch.zeros((steps, -(-most // 32) * 32), dtype=torch.int32, device=device)
+        # Each step's begin at a multiple of 128 bytes, so that one compiled kernel does for all steps.
+        self.limits = torch.zeros((steps, 32 * _cdiv(most, 32)), dtype=torch.int32, device=device)
         self.rates, self.thetas = (torch.zeros(most, device=device) for _ in range(2))
         self.losses = torch.zeros(most, device=device)
         self.damaged = torch.zeros(most, dtype=torch.int32, device=device)
@@ -99,7 +100,7 @@ class StackedNet:
         kernels.lay_out[grid](self.table, self.order, self.weights, self.levels, self.row, COLUMNS, _SIZE)
         self.losses[:count].zero_()
         self.damaged[:count].zero_()
-        if self.taking.mode == 1:
+        if self.taking.mode == "threshold":
             inside = self.levels[:count] <= self.limits[0, :count, None]
             sizes = torch.where(inside, self.weights[:count].abs(), torch.inf)
             self.thetas[:count].copy_(sizes.amin(1))
@@ -210,7 +211,7 @@ class StackedNet:
         Two warps keep a product on the older tensor instructions, which take TF32 operands that lie crosswise; in
         forward products they lie as the newer ones want them.
         """
-        if self.precision == "ieee":  # without tensor cores; large tiles would take minutes to compile
+        if self.precision == "ieee":  # without tensor cores; large tiles take long to compile
             rows = _power(self.batch) if isinstance(layer, Linear) else 32
             return Tiles(rows=rows, columns=32, depth=16, stages=2)
         if isinstance(layer, Linear):
@@ -243,11 +244,10 @@ class StackedNet:
 
 
 def _linear_tiles(what: str, layer: Linear, samples: int) -> Tiles:
+    if what == "forward" and layer.inputs * layer.outputs >= 1 << 20:
+        return Tiles(rows=samples, columns=32, depth=128, warps=2)
     if what == "forward":
-        large = layer.inputs * layer.outputs >= 1 << 20
-        return (
-            Tiles(rows=samples, columns=32, depth=128, warps=2) if large else Tiles(rows=samples, columns=16, depth=128)
-        )
+        return Tiles(rows=samples, columns=16, depth=128)
     if layer.outputs <= 64:
         return Tiles(rows=samples, columns=64, depth=32)
     return Tiles(rows=samples, columns=32, depth=64, warps=2)

@@ -57,7 +57,7 @@ def test_one_kernel_for_all(maps: int, whole: bool, dtype: torch.dtype, monkeypa
     assert torch.equal(found[0][untouched], model[untouched])
 
 
-def test_nobody_and_mixed_types(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_and_mixed_types() -> None:
     held = contributions(2, torch.float32, whole=True)
     model = torch.randn(SIZE, device=DEVICE)
     nothing = dict.fromkeys(range(8), 0.0)
