@@ -1,6 +1,7 @@
 """Freed memory is taken again without the system's help while a run lasts, and given back after it."""
 
 import resource
+import statistics
 import sys
 
 import pytest
@@ -25,5 +26,6 @@ def test_pages_are_used_again() -> None:
         pytest.skip("the system gives out large pages")
     with reused_memory():
         _faults()
-        assert _faults() < pages // 20
+        # Now and then something small takes the beginning of the place, and one vector needs another.
+        assert statistics.median(_faults() for _ in range(7)) < pages // 20
     assert _faults() > pages // 2
