@@ -34,6 +34,7 @@ from fedgmr.recipe import Recipe, TaskSettings
 from fedgmr.reporting.recorder import History, Recorder
 from fedgmr.settings import build
 from fedgmr.tasks.task import Task
+from fedgmr.training.evaluation import Measurement
 
 
 class Watcher(Protocol):
@@ -161,6 +162,7 @@ class _Execution:
         # A resumed run's wall time and evaluation grid go on where they were cut.
         self.began = time.perf_counter() - last["wall"]
         self.grid = self._grid(last["seconds"])
+        self.unscored: tuple[dict[str, Any], Measurement] | None = None  # the newest row, while a GPU measures
         self.saved = time.perf_counter()  # the last checkpoint, or the start
 
     def finish(self, *, resumed: bool) -> Result:
@@ -169,6 +171,7 @@ class _Execution:
         try:
             if not resumed:
                 self._record(0.0)
+                self._complete()
             with reused_memory():
                 federate(
                     server,
@@ -178,9 +181,12 @@ class _Execution:
                     # Real nodes' tasks are lost with the server that sent them.
                     resumed=resumed and fleet.in_flight > 0,
                 )
+            self._complete()
             if self.recorder.rows[-1]["seconds"] < recipe.seconds:
                 self._record(recipe.seconds)
+                self._complete()
         except Diverged as error:
+            self._complete()
             if self.directory is not None:
                 write_summary(self.directory, self._summary("diverged") | {"problem": str(error)})
             raise
@@ -216,6 +222,7 @@ class _Execution:
             self._record(fleet.now)
         if self.directory is not None and self._checkpoint_due(server.tick):
             server.settle()
+            self._complete()
             self.recorder.sync()
             save_checkpoint(
                 self.directory, server, fleet, recorded=len(self.recorder.rows), keep=recipe.checkpoint.keep
@@ -234,26 +241,36 @@ class _Execution:
 
     def _record(self, seconds: float) -> None:
         server, fleet = self.assembly.server, self.assembly.fleet
+        self._complete()
         server.settle()
-        score = self.assembly.evaluator.test(server.model, server.buffers)
-        clients = range(fleet.clients)
-        self.recorder.record(
-            {
-                "seconds": seconds,
-                "tick": server.tick,
-                "accuracy": score.accuracy,
-                "loss": score.loss if math.isfinite(score.loss) else None,  # JSON has no other word for it
-                "density": [server.density(client) for client in clients],
-                "level": list(server.client_levels),
-                "staleness": list(server.staleness),
-                "updates": list(server.updates),
-                "bytes_down": list(fleet.bytes_down),
-                "bytes_up": list(fleet.bytes_up),
-                "bytes_server": fleet.bytes_server,
-                "in_flight": fleet.in_flight,
-                "wall": round(time.perf_counter() - self.began, 3),
-            }
-        )
+        measurement = self.assembly.evaluator.begin_test(server.model, server.buffers)
+        row = {
+            "seconds": seconds,
+            "tick": server.tick,
+            "accuracy": None,
+            "loss": None,
+            "density": [server.density(client) for client in range(fleet.clients)],
+            "level": list(server.client_levels),
+            "staleness": list(server.staleness),
+            "updates": list(server.updates),
+            "bytes_down": list(fleet.bytes_down),
+            "bytes_up": list(fleet.bytes_up),
+            "bytes_server": fleet.bytes_server,
+            "in_flight": fleet.in_flight,
+            "wall": round(time.perf_counter() - self.began, 3),
+        }
+        self.unscored = row, measurement
+        if not measurement.in_background:
+            self._complete()
+
+    def _complete(self) -> None:
+        """Record the newest row if its score was still being computed."""
+        if self.unscored is None:
+            return
+        (row, measurement), self.unscored = self.unscored, None
+        score = measurement.score()
+        loss = score.loss if math.isfinite(score.loss) else None  # JSON has no other word for it
+        self.recorder.record(row | {"accuracy": score.accuracy, "loss": loss})
 
     def _validated(self) -> float | None:
         """The final model's metric on the server's held-out samples; None where clients validate."""

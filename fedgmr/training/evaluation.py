@@ -6,7 +6,7 @@ model do not fit a small sub-model (A2).
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,24 @@ class Score:
     loss: float
 
 
+class Measurement:
+    """A score that a GPU may still be computing; `score` waits for it."""
+
+    def __init__(self, hits: Tensor, loss: Tensor, count: int, stream: torch.cuda.Stream | None) -> None:
+        self._hits, self._loss, self._count, self._stream = hits, loss, max(1, count), stream
+
+    @property
+    def in_background(self) -> bool:
+        """Whether work goes on beside it, so that asking for the score later is cheaper."""
+        return self._stream is not None
+
+    def score(self) -> Score:
+        """The score."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._hits.device).wait_stream(self._stream)
+        return Score(accuracy=float(self._hits) / self._count, loss=float(self._loss) / self._count)
+
+
 def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     return [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
 
@@ -51,7 +69,11 @@ def batch_statistics(module: nn.Module | None) -> Iterator[None]:
 
 
 class Evaluator:
-    """Evaluates flat models of one task; owns a module of its own."""
+    """Evaluates flat models of one task; owns a module of its own.
+
+    On a GPU the test set is measured on a stream of its own, beside what the caller does meanwhile: a few tasks in
+    flight leave much of a large GPU idle.
+    """
 
     def __init__(
         self,
@@ -87,33 +109,40 @@ class Evaluator:
         self._norms = _batch_norms(self.module)
         self._norm: Norm = "batch" if norm == "static" and calibration is None else norm
         self._calibration = calibration
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def test(self, model: Tensor, buffers: Tensor) -> Score:
         """Score on the test set."""
-        if not self._norms or self._norm in ("running", "per_width"):
-            return self._score(model, buffers, self.task.test)
-        if self._norm == "batch":
-            with batch_statistics(self.module):
-                return self._score(model, buffers, self.task.test)
-        return self._score(model, self._built_statistics(model), self.task.test)
+        return self.begin_test(model, buffers).score()
+
+    def begin_test(self, model: Tensor, buffers: Tensor) -> Measurement:
+        """Start to measure on the test set; the model may change as soon as this returns."""
+        self._load(model, buffers)
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self.flat.device))
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            if self._norms and self._norm == "static":
+                self._build_statistics()
+            with batch_statistics(self.module if self._norm == "batch" else None):
+                return Measurement(*self._sums(self.task.test), self._stream)
 
     def state(self, model: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's complete state with this model in it, frozen parameters included."""
-        if self._norms and self._norm == "static":
-            buffers = self._built_statistics(model)  # those it is tested with; what the server holds was never trained
         self._load(model, buffers)
+        if self._norms and self._norm == "static":
+            self._build_statistics()  # those it is tested with; what the server holds was never trained
         return {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
 
     def validate(self, model: Tensor, buffers: Tensor, samples: Samples) -> float:
         """Metric on `samples`, with batch statistics in batch-norm layers."""
+        self._load(model, buffers)
         with batch_statistics(self.module):
-            return self._score(model, buffers, samples).accuracy
+            return Measurement(*self._sums(samples), None).score().accuracy
 
     @torch.no_grad()
-    def _built_statistics(self, model: Tensor) -> Tensor:
-        """Batch-norm statistics of `model` from one pass over the calibration inputs (HeteroFL's static batch norm)."""
+    def _build_statistics(self) -> None:
+        """Batch-norm statistics from one pass over the calibration inputs (HeteroFL's static batch norm)."""
         assert self._calibration is not None
-        self.flat.copy_(model)
         momenta = [norm.momentum for norm in self._norms]
         for norm in self._norms:
             norm.reset_running_stats()
@@ -124,11 +153,10 @@ class Evaluator:
         for norm, momentum in zip(self._norms, momenta, strict=True):
             norm.momentum = momentum
             norm.eval()
-        return self.buffers.clone()
 
     @torch.no_grad()
-    def _score(self, model: Tensor, buffers: Tensor, samples: Samples) -> Score:
-        self._load(model, buffers)
+    def _sums(self, samples: Samples) -> tuple[Tensor, Tensor, int]:
+        """Of the loaded model: hits, summed loss, and what they count."""
         hits = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.flat.device)
         count = 0
@@ -140,7 +168,7 @@ class Evaluator:
             hits += good
             loss += self.task.loss(outputs, targets) * number
             count += number
-        return Score(accuracy=float(hits) / max(1, count), loss=float(loss) / max(1, count))
+        return hits, loss, count
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         prepared = self.task.inputs(inputs)
@@ -151,6 +179,8 @@ class Evaluator:
         return outputs
 
     def _load(self, model: Tensor, buffers: Tensor) -> None:
+        if self._stream is not None:
+            torch.cuda.current_stream(self.flat.device).wait_stream(self._stream)  # it still reads what is there
         self.flat.copy_(model)
         # Where statistics are kept per width, those of the whole model come last.
         self.buffers.copy_(buffers[len(buffers) - len(self.buffers) :])
