@@ -17,6 +17,7 @@ from fedgmr.tasks.task import Samples, Task
 from fedgmr.training.chains import arrange_chain
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.precision import evaluation_precision
+from fedgmr.training.replayed import Replayed, Sums
 from fedgmr.training.rules import Norm
 
 _ON_CUDA = 4  # times the task's evaluation batch: fewer and larger kernels
@@ -33,8 +34,9 @@ class Score:
 class Measurement:
     """A score that a GPU may still be computing; `score` waits for it."""
 
-    def __init__(self, hits: Tensor, loss: Tensor, count: int, stream: torch.cuda.Stream | None) -> None:
-        self._hits, self._loss, self._count, self._stream = hits, loss, max(1, count), stream
+    def __init__(self, sums: Tensor, count: int, stream: torch.cuda.Stream | None) -> None:
+        """`sums`: hits and loss of all that is counted; they are made on `stream`, None: the current one."""
+        self._sums, self._count, self._stream = sums, max(1, count), stream
 
     @property
     def in_background(self) -> bool:
@@ -44,8 +46,9 @@ class Measurement:
     def score(self) -> Score:
         """The score."""
         if self._stream is not None:
-            torch.cuda.current_stream(self._hits.device).wait_stream(self._stream)
-        return Score(accuracy=float(self._hits) / self._count, loss=float(self._loss) / self._count)
+            torch.cuda.current_stream(self._sums.device).wait_stream(self._stream)
+        hits, loss = self._sums.tolist()
+        return Score(accuracy=hits / self._count, loss=loss / self._count)
 
 
 def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
@@ -109,6 +112,7 @@ class Evaluator:
         self._norms = _batch_norms(self.module)
         self._norm: Norm = "batch" if norm == "static" and calibration is None else norm
         self._calibration = calibration
+        self._programs: dict[tuple[str, int, int], Replayed] = {}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def test(self, model: Tensor, buffers: Tensor) -> Score:
@@ -124,7 +128,7 @@ class Evaluator:
             if self._norms and self._norm == "static":
                 self._build_statistics()
             with batch_statistics(self.module if self._norm == "batch" else None):
-                return Measurement(*self._sums(self.task.test), self._stream)
+                return Measurement(*self._sums(self.task.test, "test"), self._stream)
 
     def state(self, model: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's complete state with this model in it, frozen parameters included."""
@@ -137,7 +141,7 @@ class Evaluator:
         """Metric on `samples`, with batch statistics in batch-norm layers."""
         self._load(model, buffers)
         with batch_statistics(self.module):
-            return Measurement(*self._sums(samples), None).score().accuracy
+            return Measurement(*self._sums(samples, "validation"), None).score().accuracy
 
     @torch.no_grad()
     def _build_statistics(self) -> None:
@@ -154,21 +158,26 @@ class Evaluator:
             norm.momentum = momentum
             norm.eval()
 
+    def _sums(self, samples: Samples, name: str) -> Sums:
+        """Of the loaded model: hits and summed loss, and what they count; one `name` for one way of normalising."""
+        key = (name, samples[0].data_ptr(), len(samples[0]))
+        if key not in self._programs:
+            self._programs[key] = Replayed(lambda: self._computed(samples), self.flat.device)
+        return self._programs[key]()
+
     @torch.no_grad()
-    def _sums(self, samples: Samples) -> tuple[Tensor, Tensor, int]:
-        """Of the loaded model: hits, summed loss, and what they count."""
-        hits = torch.zeros((), dtype=torch.float64, device=self.flat.device)
-        loss = torch.zeros((), dtype=torch.float64, device=self.flat.device)
+    def _computed(self, samples: Samples) -> Sums:
+        sums = torch.zeros(2, dtype=torch.float64, device=self.flat.device)
         count = 0
         # Equal batches rather than a short last one: batch statistics of a single sample do not exist.
         batches = math.ceil(len(samples[0]) / self.batch)
         for inputs, targets in zip(*(torch.tensor_split(part, batches) for part in samples), strict=True):
             outputs = self._outputs(inputs)
             good, number = self.task.metric(outputs, targets)
-            hits += good
-            loss += self.task.loss(outputs, targets) * number
+            sums[0] += good
+            sums[1] += self.task.loss(outputs, targets) * number
             count += number
-        return hits, loss, count
+        return sums, count
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         prepared = self.task.inputs(inputs)

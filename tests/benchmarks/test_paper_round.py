@@ -8,16 +8,24 @@ import torch
 
 @pytest.mark.parametrize("fleet", ["high", "dense"])
 def test_both_loops_train_the_same(fleet: str) -> None:
-    bare, ours = paper_round.rounds_of("mnist5k", fleet, ["sequential"], device="cpu", tf32=False)
+    bare, ours = next(paper_round.rounds_of("mnist5k", fleet, ["sequential"], device="cpu", tf32=False))
     round_ = ours["sequential"]
     weights = bare.train()
     assert [task.density for task in round_.tasks] == list(paper_fleet.DENSITIES[fleet])
     assert len(weights) == 10
-    distance = paper_round.farthest(weights, round_)
-    assert distance <= paper_round.TOLERANCE
+    assert max(paper_round.distances_of(weights, round_)) <= paper_round.TOLERANCE
     # The gate can tell: a client that was given another one's weights is far away.
-    assert paper_round.farthest(weights[::-1], round_) > 0.01
+    assert min(paper_round.distances_of(weights[::-1], round_)) > 0.01
     assert all(torch.equal(a, b) for a, b in zip(weights, bare.train(), strict=True)), "a round begins where it began"
+
+
+def test_a_client_needs_one_round_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([[0.5, 1e-5, 1e-5], [1e-5, 1e-5, 0.5], [0.5, 0.5, 1e-6]])
+    monkeypatch.setattr(paper_round, "distances_of", lambda weights, ours: next(found))
+    assert paper_round.farthest("mnist5k", "dense", ["sequential"], "cpu") == {"sequential": 1e-5}
+    assert next(found) == [0.5, 0.5, 1e-6], "no third round where two suffice"
+    monkeypatch.setattr(paper_round, "distances_of", lambda weights, ours: [1e-5, 0.5])
+    assert paper_round.farthest("mnist5k", "dense", ["sequential"], "cpu") == {"sequential": 0.5}
 
 
 def test_a_row_says_what_was_measured() -> None:

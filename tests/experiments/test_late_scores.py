@@ -1,0 +1,64 @@
+"""A score that a GPU is still computing: its row waits, and is there before a checkpoint counts it and at the end."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.recipes import recipe
+
+from fedgmr.experiments.run import Result, resume_run, run_recipe
+from fedgmr.recipe import recipe_from
+from fedgmr.training.evaluation import Measurement, Score
+
+
+class StoppedError(Exception):
+    """Ends a run."""
+
+
+class Watcher:
+    """Ends the run at a tick."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def update(self, *, tick: int, **standing: Any) -> None:
+        if tick >= self.last:
+            raise StoppedError
+
+
+def rows_of(result: Result) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "wall"} for row in result.history]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_row_that_waits_is_recorded_as_if_it_had_not(
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = recipe_from(recipe("dense", "fedgmr", seconds=150.0, checkpoint={"every": every, "keep": 2}))
+    expected = run_recipe(settings, None)
+    waiting: list[Measurement] = []
+    most = 0
+    score = Measurement.score
+
+    def scored(self: Measurement) -> Score:
+        if self in waiting:  # a validation is not
+            waiting.remove(self)
+        return score(self)
+
+    def in_background(self: Measurement) -> bool:
+        nonlocal most
+        waiting.append(self)
+        most = max(most, len(waiting))
+        return True
+
+    monkeypatch.setattr(Measurement, "in_background", property(in_background))
+    monkeypatch.setattr(Measurement, "score", scored)
+    late = run_recipe(settings, tmp_path / "run")
+    assert rows_of(late) == rows_of(expected)
+    assert late.summary["final_accuracy"] == expected.summary["final_accuracy"]
+    assert (most, waiting) == (1, []), "one at a time, none left over"
+
+    with pytest.raises(StoppedError):
+        run_recipe(settings, tmp_path / "stopped", Watcher(5))
+    waiting.clear()
+    assert rows_of(resume_run(tmp_path / "stopped")) == rows_of(expected)
