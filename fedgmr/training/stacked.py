@@ -37,9 +37,9 @@ def taking_of(rule: LocalRule) -> Taking | None:
     if isinstance(rule, PlainSGD):
         return None if rule.proximal else Taking()
     if isinstance(rule, WidthSGD):
-        return None if rule.scaler else Taking()
+        return None if rule.scaler else Taking(narrow=True)
     if isinstance(rule, OrderedDropout):
-        return None if rule.distillation else Taking(mode="level")
+        return None if rule.distillation else Taking(mode="level", narrow=True)
     if isinstance(rule, ThresholdedSGD):
         return Taking(mode="threshold", derivative=rule.derivative) if rule.scope == "global" else None
     return None

@@ -6,7 +6,8 @@ company. A layer's kernel does all that can be done while its numbers are at han
 a convolution, their derivatives behind an input gradient, the step of SGD behind a weight gradient.
 
 MODE says which weights take part in a step: "all" of the sub-model, those of at least the client's "threshold"
-(FIARSE), those whose "level" is within the step's limit (FjORD). Read next: `stacked_net.py`.
+(FIARSE), those whose "level" is within the step's limit (FjORD). Where sub-models are by width (NARROW), a step's
+channels lie in a range of a client's own, and products stop at its ends. Read next: `stacked_net.py`.
 """
 
 import triton
@@ -57,6 +58,45 @@ def take_out(table, inverse, weights, damaged, size, COLUMNS: tl.constexpr, SIZE
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def find_range(  # type: ignore[no-untyped-def]
+    levels, limits, first, last, size, weight_at, bias_at, depth, SIZE: tl.constexpr
+):
+    """The range of a convolution's outputs that have a weight or bias in this step: `first` to before `last`."""
+    output = tl.program_id(0)
+    client = tl.program_id(1).to(tl.int64)
+    levels += client * size
+    limit = tl.load(limits + client)
+    least = tl.load(levels + bias_at + output).to(tl.int32)
+    for start in range(0, depth, SIZE):
+        part = start + tl.arange(0, SIZE)
+        level = tl.load(levels + weight_at + output * depth + part, mask=part < depth, other=_NOWHERE).to(tl.int32)
+        least = tl.minimum(least, tl.min(level, 0))
+    if least <= limit:
+        tl.atomic_min(first + client, output)
+        tl.atomic_max(last + client, output + 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _span(ranges, client, stride, count: tl.constexpr, SIZE: tl.constexpr, NARROW: tl.constexpr):  # type: ignore[no-untyped-def]
+    """First block of channels in a client's range, and how many blocks; all of them unless NARROW."""
+    if NARROW:
+        first = tl.load(ranges + client) // SIZE
+        return first, tl.maximum(tl.cdiv(tl.load(ranges + stride + client), SIZE) - first, 0)
+    else:
+        return 0, tl.cdiv(count, SIZE)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _meets(ranges, client, stride, block, SIZE: tl.constexpr, NARROW: tl.constexpr):  # type: ignore[no-untyped-def]
+    """1 where a block of channels has some in the client's range, otherwise 0; 1 unless NARROW."""
+    if NARROW:
+        low, high = tl.load(ranges + client), tl.load(ranges + stride + client)
+        return ((block * SIZE < high) & ((block + 1) * SIZE > low)).to(tl.int32)
+    else:
+        return 1
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _alive(weight, level, limit, theta, MODE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The weights that take part in this step, zero for the others."""
     if MODE == "threshold":
@@ -84,20 +124,24 @@ def _stepped(weight, gradient, level, rate, limit, theta, MODE: tl.constexpr, DE
         length = tl.abs(weight)
         taken = taken & (length >= theta)
         if DERIVATIVE:
-            both = tl.maximum(length + theta, 1.17549435e-38)
-            gradient = gradient * (1.0 + 2.0 * (theta / both) * (length / both))
+            share = theta / tl.maximum(length + theta, 1.17549435e-38)
+            gradient = gradient * (1.0 + 2.0 * share * (1.0 - share))  # 1 - share: the length's
     return tl.where(taken, weight - rate * gradient, weight)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_forward(  # type: ignore[no-untyped-def]
-    inputs, weights, levels, limits, thetas, outputs, codes, size, weight_at, bias_at, input_stride, output_stride,
-    rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr, out_height: tl.constexpr,
-    out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr,
+    inputs, weights, levels, limits, thetas, given, wanted, range_stride, outputs, codes, size, weight_at, bias_at,
+    input_stride, output_stride, rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr,
+    out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr,
     KERNEL: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
-    FLAT: tl.constexpr, EVEN: tl.constexpr, POOL: tl.constexpr, MODE: tl.constexpr, PRECISION: tl.constexpr,
+    FLAT: tl.constexpr, EVEN: tl.constexpr, POOL: tl.constexpr, MODE: tl.constexpr, NARROW: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Relu(convolution + bias), and of each 2 x 2 field the maximum with its code if POOL."""
+    """Relu(convolution + bias), and of each 2 x 2 field the maximum with its code if POOL.
+
+    `given` and `wanted` are the ranges of the input and output channels; outside they are zero.
+    """
     client = tl.program_id(2).to(tl.int64)
     inputs += client * input_stride
     outputs += client * output_stride
@@ -122,8 +166,9 @@ def conv_forward(  # type: ignore[no-untyped-def]
     there = output < outputs_count
     depth = KERNEL * KERNEL * inputs_count
     sums = tl.zeros([ROWS, OUTPUTS], tl.float32)
+    useful = _meets(wanted, client, range_stride, tl.program_id(1), OUTPUTS, NARROW)
     if FLAT:
-        for start in range(0, depth, INPUTS):
+        for start in range(0, depth * useful, INPUTS):
             part = start + tl.arange(0, INPUTS)
             tap = part // inputs_count
             channel = part - tap * inputs_count
@@ -139,10 +184,10 @@ def conv_forward(  # type: ignore[no-untyped-def]
             weight = _read(weights, levels, to, known, limit, theta, MODE)
             sums = tl.dot(value, weight, sums, input_precision=PRECISION)
     else:
-        blocks = tl.cdiv(inputs_count, INPUTS)
-        for number in range(0, KERNEL * KERNEL * blocks):
+        first, blocks = _span(given, client, range_stride, inputs_count, INPUTS, NARROW)
+        for number in range(0, KERNEL * KERNEL * blocks * useful):
             tap = number // blocks
-            channel = (number - tap * blocks) * INPUTS + tl.arange(0, INPUTS)
+            channel = (first + number - tap * blocks) * INPUTS + tl.arange(0, INPUTS)
             in_y = y + tap // KERNEL - padding
             in_x = x + tap % KERNEL - padding
             seen = real & (in_y >= 0) & (in_y < height) & (in_x >= 0) & (in_x < width)
@@ -192,11 +237,11 @@ def _hand_back(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_backward(  # type: ignore[no-untyped-def]
-    slopes, weights, levels, limits, thetas, inputs, codes, before, size, weight_at, slope_stride, input_stride,
-    before_stride, rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr,
-    out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr,
-    KERNEL: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, EVEN: tl.constexpr,
-    POOLED: tl.constexpr, MODE: tl.constexpr, PRECISION: tl.constexpr,
+    slopes, weights, levels, limits, thetas, given, wanted, range_stride, inputs, codes, before, size, weight_at,
+    slope_stride, input_stride, before_stride, rows, height: tl.constexpr, width: tl.constexpr,
+    inputs_count: tl.constexpr, out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr,
+    padding: tl.constexpr, KERNEL: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
+    EVEN: tl.constexpr, POOLED: tl.constexpr, MODE: tl.constexpr, NARROW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a convolution's inputs, brought behind the layer before."""
     client = tl.program_id(2).to(tl.int64)
@@ -214,10 +259,11 @@ def conv_backward(  # type: ignore[no-untyped-def]
     there = channel < inputs_count
     depth = KERNEL * KERNEL * inputs_count
     sums = tl.zeros([ROWS, INPUTS], tl.float32)
-    blocks = tl.cdiv(outputs_count, OUTPUTS)
-    for number in range(0, KERNEL * KERNEL * blocks):
+    useful = _meets(given, client, range_stride, tl.program_id(1), INPUTS, NARROW)
+    first, blocks = _span(wanted, client, range_stride, outputs_count, OUTPUTS, NARROW)
+    for number in range(0, KERNEL * KERNEL * blocks * useful):
         tap = number // blocks
-        output = (number - tap * blocks) * OUTPUTS + tl.arange(0, OUTPUTS)
+        output = (first + number - tap * blocks) * OUTPUTS + tl.arange(0, OUTPUTS)
         out_y = y - tap // KERNEL + padding
         out_x = x - tap % KERNEL + padding
         seen = real & (out_y >= 0) & (out_y < out_height) & (out_x >= 0) & (out_x < out_width)
@@ -241,11 +287,12 @@ def conv_backward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_step(  # type: ignore[no-untyped-def]
-    inputs, slopes, weights, levels, limits, thetas, rates, parts, size, weight_at, bias_at, input_stride, slope_stride,
-    rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr, out_height: tl.constexpr,
-    out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr, share, splits, span,
-    KERNEL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
-    FLAT: tl.constexpr, SPLIT: tl.constexpr, MODE: tl.constexpr, DERIVATIVE: tl.constexpr, PRECISION: tl.constexpr,
+    inputs, slopes, weights, levels, limits, thetas, given, wanted, range_stride, rates, parts, size, weight_at,
+    bias_at, input_stride, slope_stride, rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr,
+    out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr, share,
+    splits, span, KERNEL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
+    FLAT: tl.constexpr, SPLIT: tl.constexpr, MODE: tl.constexpr, DERIVATIVE: tl.constexpr, NARROW: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A convolution's step; if SPLIT, the gradient over `share` rows for `reduce_step`."""
     client = (tl.program_id(2) // splits).to(tl.int64)
@@ -255,20 +302,23 @@ def conv_step(  # type: ignore[no-untyped-def]
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     there = output < outputs_count
     depth = KERNEL * KERNEL * inputs_count
+    useful = _meets(wanted, client, range_stride, tl.program_id(0), OUTPUTS, NARROW)
     if FLAT:
         part = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
         taps = part // inputs_count
         channel = part - taps * inputs_count
         known = part < depth
+        both = useful
     else:
         blocks = tl.cdiv(inputs_count, INPUTS)
         tap = tl.program_id(1) // blocks
         channel = (tl.program_id(1) - tap * blocks) * INPUTS + tl.arange(0, INPUTS)
         part = tap * inputs_count + channel
         known = channel < inputs_count
+        both = useful * _meets(given, client, range_stride, tl.program_id(1) - tap * blocks, INPUTS, NARROW)
     sums = tl.zeros([OUTPUTS, INPUTS], tl.float32)
-    last = tl.minimum(rows, (split + 1) * share)
-    for start in range(split * share, last, ROWS):
+    last = tl.minimum(rows, (split + 1) * share) * useful
+    for start in range(split * share, last * both, ROWS):
         row = start + tl.arange(0, ROWS)
         real = row < last
         x = row % out_width

@@ -34,6 +34,7 @@ class Taking:
 
     mode: Literal["all", "threshold", "level"] = "all"
     derivative: bool = False  # of the threshold's mask
+    narrow: bool = False  # sub-models are by width: where a range of channels is enough, no others are computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,12 @@ class StackedNet:
         self.rates, self.thetas = (torch.zeros(most, device=device) for _ in range(2))
         self.losses = torch.zeros(most, device=device)
         self.damaged = torch.zeros(most, dtype=torch.int32, device=device)
+        # By convolution and one further: the first of a client's channels before it, and behind the last.
+        convs = [layer for layer in plan.layers if isinstance(layer, Conv)]
+        counts = [layer.inputs for layer in convs[:1]] + [layer.outputs for layer in convs]
+        self.ranges = torch.zeros((len(counts), 2, 32 * _cdiv(most, 32)), dtype=torch.int32, device=device)
+        for count, row in zip(counts, self.ranges, strict=True):
+            row[1] = count
         self.outputs = [self._room(layer.numbers) for layer in plan.layers]
         pooled = [isinstance(layer, Conv) and layer.pool for layer in plan.layers]
         self.codes = [
@@ -115,6 +122,8 @@ class StackedNet:
         """Step `number` of `count` clients; inputs [client, sample · pixel · channel], targets [client, sample]."""
         limits = self.limits[number]
         layers = self.plan.layers
+        if self.taking.narrow and (number == 0 or self.taking.mode == "level"):
+            self._find_ranges(limits, count)
         values = [inputs, *self.outputs]
         for i, layer in enumerate(layers):
             if isinstance(layer, Conv):
@@ -130,16 +139,27 @@ class StackedNet:
             else:
                 self._linear_step(i, layer, values[i], limits, count)
 
+    def _find_ranges(self, limits: Tensor, count: int) -> None:
+        """Which channels there are in a step; ranges of the input itself stay."""
+        self.ranges[1:, 0].fill_(torch.iinfo(torch.int32).max)
+        self.ranges[1:, 1].zero_()
+        convs = [layer for layer in self.plan.layers if isinstance(layer, Conv)]
+        for layer, (first, last) in zip(convs, self.ranges[1:], strict=True):
+            kernels.find_range[(layer.outputs, count)](
+                self.levels, limits, first, last, self.row, layer.weight_at, layer.bias_at, layer.depth, _SIZE
+            )
+
     def _conv_forward(self, i: int, layer: Conv, inputs: Tensor, limits: Tensor, count: int) -> None:
         rows = self.batch * layer.out_height * layer.out_width
         tiles = self.tiles("forward", layer)
         grid = (_cdiv(rows, tiles.rows), _cdiv(layer.outputs, tiles.columns), count)
         kernels.conv_forward[grid](
-            inputs, self.weights, self.levels, limits, self.thetas, self.outputs[i], self.codes[i],
+            inputs, self.weights, self.levels, limits, self.thetas, *self._ranges(i), self.outputs[i], self.codes[i],
             self.row, layer.weight_at, layer.bias_at, inputs.stride(0), self.outputs[i].stride(0),
             rows, layer.height, layer.width, layer.inputs, layer.out_height, layer.out_width, layer.outputs,
             layer.padding, layer.kernel, tiles.rows, tiles.columns, tiles.depth, _flat(layer),
-            layer.inputs % tiles.depth == 0, layer.pool, self.taking.mode, self.precision, **_launch(tiles),
+            layer.inputs % tiles.depth == 0, layer.pool, self.taking.mode, self.taking.narrow, self.precision,
+            **_launch(tiles),
         )  # fmt: skip
 
     def _conv_backward(self, i: int, layer: Conv, inputs: Tensor, limits: Tensor, count: int) -> None:
@@ -148,12 +168,12 @@ class StackedNet:
         grid = (_cdiv(rows, tiles.rows), _cdiv(layer.inputs, tiles.columns), count)
         before = self.plan.layers[i - 1]
         kernels.conv_backward[grid](
-            self.slopes[i], self.weights, self.levels, limits, self.thetas, inputs, self.codes[i - 1],
-            self.slopes[i - 1], self.row, layer.weight_at, self.slopes[i].stride(0), inputs.stride(0),
-            self.slopes[i - 1].stride(0), rows, layer.height, layer.width, layer.inputs, layer.out_height,
-            layer.out_width, layer.outputs, layer.padding, layer.kernel, tiles.rows, tiles.columns, tiles.depth,
-            layer.outputs % tiles.depth == 0, isinstance(before, Conv) and before.pool, self.taking.mode,
-            self.precision, **_launch(tiles),
+            self.slopes[i], self.weights, self.levels, limits, self.thetas, *self._ranges(i), inputs,
+            self.codes[i - 1], self.slopes[i - 1], self.row, layer.weight_at, self.slopes[i].stride(0),
+            inputs.stride(0), self.slopes[i - 1].stride(0), rows, layer.height, layer.width, layer.inputs,
+            layer.out_height, layer.out_width, layer.outputs, layer.padding, layer.kernel, tiles.rows, tiles.columns,
+            tiles.depth, layer.outputs % tiles.depth == 0, isinstance(before, Conv) and before.pool, self.taking.mode,
+            self.taking.narrow, self.precision, **_launch(tiles),
         )  # fmt: skip
 
     def _conv_step(self, i: int, layer: Conv, inputs: Tensor, limits: Tensor, count: int) -> None:
@@ -164,11 +184,11 @@ class StackedNet:
         grid = (_cdiv(layer.outputs, tiles.rows), _columns(layer, tiles), count * splits)
         taking = self.taking
         kernels.conv_step[grid](
-            inputs, self.slopes[i], self.weights, self.levels, limits, self.thetas, self.rates, self.parts,
-            self.row, layer.weight_at, layer.bias_at, inputs.stride(0), self.slopes[i].stride(0),
+            inputs, self.slopes[i], self.weights, self.levels, limits, self.thetas, *self._ranges(i), self.rates,
+            self.parts, self.row, layer.weight_at, layer.bias_at, inputs.stride(0), self.slopes[i].stride(0),
             rows, layer.height, layer.width, layer.inputs, layer.out_height, layer.out_width, layer.outputs,
             layer.padding, share, splits, span, layer.kernel, tiles.rows, tiles.columns, tiles.depth, _flat(layer),
-            splits > 1, taking.mode, taking.derivative, self.precision, **_launch(tiles),
+            splits > 1, taking.mode, taking.derivative, taking.narrow, self.precision, **_launch(tiles),
         )  # fmt: skip
         if splits > 1:
             kernels.reduce_step[(_cdiv(span, 256), count)](
@@ -238,6 +258,10 @@ class StackedNet:
         splits = max(1, min(_cdiv(_ENOUGH, programs), rows // _LEAST_ROWS))
         share = _cdiv(_cdiv(rows, splits), tiles.depth) * tiles.depth
         return share, _cdiv(rows, share)
+
+    def _ranges(self, i: int) -> tuple[Tensor, Tensor, int]:
+        """Of the channels before and behind convolution `i`, and how far first and last lie apart."""
+        return self.ranges[i], self.ranges[i + 1], self.ranges.stride(1)
 
     def _room(self, numbers: int) -> Tensor:
         return torch.zeros((self.most, self.batch * numbers), device=self.device)

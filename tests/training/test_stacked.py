@@ -20,7 +20,7 @@ from fedgmr.tasks.images import FlipAndCrop
 from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.vgg11 import VGG11
-from fedgmr.training import stacked_net
+from fedgmr.training import stacked, stacked_net
 from fedgmr.training.rules import OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
 from fedgmr.training.stack_plan import Conv, plan_stack
 from fedgmr.training.stacked import StackedExecutor, taking_of
@@ -87,6 +87,41 @@ def test_stacks_agree_with_the_plain_loop(method: str) -> None:
     for update, task in zip(found, objects_of(pictures(), method).server.tasks(range(3), 0.0), strict=True):
         start = task.model if update.natural else task.levels.pack(task.model, task.level)
         assert far(update.values, start) > 1e-3, "it has learned something"
+
+
+def wide_pictures() -> Task:
+    """The same images for a net whose channels fill several tiles."""
+
+    def net() -> nn.Module:
+        convs = [nn.Conv2d(1, 80, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(80, 96, 3, padding=1), nn.ReLU()]
+        last = [nn.Conv2d(96, 72, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(648, 4)]
+        return nn.Sequential(*convs, *last)
+
+    return replace(tiny.normed(), name="wide", model=net, loss=one_hot_bce)
+
+
+@RUNS
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "fjord"])
+def test_narrow_clients_compute_their_channels_alone(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = objects_of(wide_pictures(), method)
+    for _ in range(40 if method == "fedrolex" else 1):  # whose window moves on with every round
+        run.server.merge(run.fleet.executor.train(run.server.tasks(range(3), 0.0)), 0.0)
+    tasks = run.server.tasks(range(3), 0.0)
+    executor = workshop(run).stacked()
+    assert executor is not None
+    found = executor.train(tasks)
+    assert distance(found, run.fleet.executor.train(tasks)) <= 1e-5
+    firsts, lasts = executor.net.ranges[1:, :, :3].unbind(1)
+    counts = torch.tensor([[80], [96], [72]], device=firsts.device)
+    assert torch.equal(lasts.amax(1, keepdim=True), counts) or method == "fjord", "one client is whole"
+    assert int((lasts - firsts).min()) <= 40, "others are not"
+    assert bool((firsts >= 16).any()) == (method == "fedrolex")
+    with monkeypatch.context() as patch:
+        patch.setattr(stacked, "taking_of", lambda rule: replace(taking_of(rule), narrow=False))
+        whole = workshop(run).stacked()
+    assert whole is not None
+    for one, other in zip(found, whole.train(tasks), strict=True):
+        assert torch.equal(one.values, other.values)
 
 
 @RUNS
