@@ -20,12 +20,16 @@ try:
     import triton.language as tl
 
     from fedgmr.server import merge_kernels
+
+    _TYPES: dict[torch.dtype, Any] = {
+        torch.float32: tl.float32,
+        torch.float16: tl.float16,
+        torch.bfloat16: tl.bfloat16,
+    }
 except ModuleNotFoundError:  # no Triton: CPU builds of PyTorch
     merge_kernels = None  # type: ignore[assignment]
 
-_COLUMNS = (
-    6  # of a contribution's row: addresses of values, levels and positions; level, weight, whether the map is new
-)
+_COLUMNS = 6  # of a row: addresses of values, levels and positions; level, weight, whether the map is new
 _SIZE = 1024
 
 
@@ -34,7 +38,7 @@ def fusible(contributions: Sequence["Contribution"], model: Tensor) -> bool:
     if merge_kernels is None or model.device.type != "cuda" or model.dtype != torch.float32:
         return False
     types = {c.values.dtype for c in contributions}
-    return len(types) == 1 and types <= _types().keys()
+    return len(types) == 1 and types.pop() in _TYPES
 
 
 def weighted(
@@ -43,23 +47,23 @@ def weighted(
     """Σ weight·value, or the weighted mean over those that hold a coordinate, `model` where nobody does."""
     held = [c for c in contributions if weights[c.client] > 0]
     held.sort(key=lambda c: -1 if c.levels is None else c.map_version)
-    table = np.zeros((max(1, len(held)), _COLUMNS), np.int64)
+    shares = np.array([weights[c.client] for c in held], np.float32).view(np.int32).tolist()
+    # A list of whole rows: the host has more to do here than the device.
+    rows: list[tuple[int, ...]] = []
     last: int | None = None
-    for row, c in zip(table, held, strict=False):
-        row[0] = c.values.data_ptr()
-        row[4] = np.float32(weights[c.client]).view(np.int32)
-        if c.levels is not None:
-            row[3] = c.level
-            if c.map_version != last:
-                row[1], row[2], row[5] = c.levels.levels.data_ptr(), c.levels.position.data_ptr(), 1
-                last = c.map_version
-    out = torch.empty_like(model)
-    value = _types()[held[0].values.dtype if held else torch.float32]
-    merge_kernels.weighted[(-(-len(model) // _SIZE),)](
-        sent(torch.from_numpy(table), model.device), model, out, len(model), len(held), mean, value, _COLUMNS, _SIZE
+    for c, share in zip(held, shares, strict=True):
+        if c.levels is None:
+            rows.append((c.values.data_ptr(), 0, 0, 0, share, 0))
+        elif c.map_version == last:
+            rows.append((c.values.data_ptr(), 0, 0, c.level, share, 0))
+        else:
+            levels, position = c.levels.levels.data_ptr(), c.levels.position.data_ptr()
+            rows.append((c.values.data_ptr(), levels, position, c.level, share, 1))
+            last = c.map_version
+    table = np.array(rows or [(0,) * _COLUMNS], np.int64)
+    out, size = torch.empty_like(model), model.numel()
+    value = _TYPES[held[0].values.dtype if held else torch.float32]
+    merge_kernels.weighted[(-(-size // _SIZE),)](
+        sent(torch.from_numpy(table), model.device), model, out, size, len(held), mean, value, _COLUMNS, _SIZE
     )
     return out
-
-
-def _types() -> dict[torch.dtype, Any]:
-    return {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}

@@ -3,7 +3,7 @@
 A radix selection, 16 bits of a key at a time from the most significant down: a histogram decides every bin that lies
 inside one group at once, and only the members of the bins that a boundary cuts are looked at more closely. Equal
 elements go on to the next key, then to the index. Several sets of elements (cells) are cut in the same passes. Read
-next: `rankings.py`, which has the keys.
+next: `rankings.py`, which has the keys; `sorting.py`, what is faster on a GPU.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from fedgmr.submodels.blocks import blocks
+from fedgmr.submodels.sorting import Part, place_across_sorted, place_sorted
 
 _DIGIT_BITS = 16
 _BINS = 2**_DIGIT_BITS
 _UNDECIDED = 255
 
 _Digits = Sequence[tuple[Tensor, int]]  # (key, shift) for each 16-bit digit, most significant first
-Part = tuple[int, int]  # (start, stop)
 
 
 def place(keys: Sequence[Tensor], ends: Sequence[int], *, exempt: Tensor | None = None) -> Tensor:
@@ -33,6 +33,8 @@ def place(keys: Sequence[Tensor], ends: Sequence[int], *, exempt: Tensor | None 
         ends: non-decreasing ranks, at most 254 of them.
         exempt: bool [n], elements that are in group 0 and take no rank.
     """
+    if keys[0].device.type == "cuda":
+        return place_sorted(keys, ends, exempt)
     rows = [list(ends), [len(keys[0]) + 1] * len(ends)]
     cell = None if exempt is None else exempt.view(torch.uint8)
     return _place(len(keys[0]), _digits(keys), cell, _matrix(rows[: 1 if cell is None else 2], keys[0]))
@@ -63,6 +65,8 @@ def place_across(keys: Sequence[Tensor], parts: Sequence[Part], floors: Sequence
         ends: non-decreasing ranks, at most 254 of them.
     """
     assert sum(floors) <= ends[0], "the floors fit into the first group"
+    if keys[0].device.type == "cuda":
+        return place_across_sorted(keys, parts, floors, ends)
     size = len(keys[0])
     pieces, rows = _completed(parts, [[floor] for floor in floors], [size + 1], size)
     digits = _digits(keys)

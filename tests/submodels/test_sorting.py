@@ -1,0 +1,45 @@
+"""Groups by sorting are those by selection, element by element; both run on a CPU here."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgmr.submodels.selection import place, place_across
+from fedgmr.submodels.sorting import place_across_sorted, place_sorted
+
+# Few different values, so that ties are the rule.
+AWKWARD = [-math.inf, -2.5, -1e-40, -0.0, 0.0, 1e-40, 1.0, 1.0000001, 2.5, math.inf]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_sorting_places_as_selection_does(dtype: torch.dtype, data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 40))
+    values = st.lists(st.sampled_from(AWKWARD), min_size=size, max_size=size)
+    keys = [torch.tensor(data.draw(values), dtype=dtype) for _ in range(data.draw(st.integers(1, 2)))]
+    ends = sorted(data.draw(st.lists(st.integers(0, size + 2), min_size=1, max_size=4)))
+    flags = data.draw(st.none() | st.lists(st.booleans(), min_size=size, max_size=size))
+    exempt = None if flags is None else torch.tensor(flags)
+    found = place_sorted(keys, ends, exempt)
+    assert found.dtype == torch.uint8
+    assert found.tolist() == place(keys, ends, exempt=exempt).tolist()
+
+
+@given(data=st.data())
+@settings(max_examples=120, deadline=None)
+def test_floors_by_sorting(data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, 40), min_size=2, max_size=7, unique=True)))
+    size = cuts[-1] + data.draw(st.integers(0, 3))
+    pairs = list(itertools.pairwise(cuts))
+    parts = [pair for pair in pairs if data.draw(st.booleans())]
+    values = st.lists(st.sampled_from(AWKWARD), min_size=size, max_size=size)
+    keys = [torch.tensor(data.draw(values)) for _ in range(data.draw(st.integers(1, 2)))]
+    floors = [data.draw(st.integers(0, min(3, stop - start))) for start, stop in parts]
+    ends = sorted(sum(floors) + extra for extra in data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=4)))
+    found = place_across_sorted(keys, parts, floors, ends)
+    assert found.tolist() == place_across(keys, parts, floors, ends).tolist()
