@@ -5,8 +5,9 @@ works for one client alone and tiles never depend on how many there are, so a cl
 company. A layer's kernel does all that can be done while its numbers are at hand: bias, ReLU and 2 x 2 maximum behind
 a convolution, their derivatives behind an input gradient, the step of SGD behind a weight gradient.
 
-MODE says which weights take part in a step: "all" of the sub-model, those of at least the client's "threshold"
-(FIARSE), those whose "level" is within the step's limit (FjORD). Where sub-models are by width (NARROW), a step's
+MODE says which weights take part in a step: "all" of the sub-model, those that have not fallen below the client's
+"threshold" (FIARSE; what falls is put by, zero takes its place, and no later step moves it), those whose "level" is
+within the step's limit (FjORD). Where sub-models are by width (NARROW), a step's
 channels lie in a range of a client's own, and products stop at its ends. Read next: `stacked_net.py`.
 """
 
@@ -19,8 +20,13 @@ _NOWHERE = tl.constexpr(255)  # the level of what is in no sub-model of the clie
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def lay_out(table, order, weights, levels, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Each client's sub-model in the stack's order, zeros outside, and the level of each weight."""
+def lay_out(  # type: ignore[no-untyped-def]
+    table, order, weights, levels, least, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr, MODE: tl.constexpr
+):
+    """Each client's sub-model in the stack's order, zeros outside, and the level of each weight.
+
+    For thresholds also the bits of its smallest magnitude; of numbers from zero on, more bits are a larger number.
+    """
     client = tl.program_id(1)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     row = table + client * COLUMNS
@@ -34,10 +40,15 @@ def lay_out(table, order, weights, levels, size, COLUMNS: tl.constexpr, SIZE: tl
     to = client.to(tl.int64) * size + at
     tl.store(weights + to, value, mask=at < size)
     tl.store(levels + to, tl.where(inside, level, _NOWHERE).to(tl.uint8), mask=at < size)
+    if MODE == "threshold":
+        smallest = tl.min(tl.where(inside, tl.abs(value), float("inf")), 0)
+        tl.atomic_min(least + client, smallest.to(tl.int32, bitcast=True))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def take_out(table, inverse, weights, damaged, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def take_out(  # type: ignore[no-untyped-def]
+    table, inverse, weights, fallen, damaged, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr, MODE: tl.constexpr
+):
     """Each client's values in the order it hands them over; marks who has one that is not finite."""
     client = tl.program_id(1)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
@@ -51,6 +62,8 @@ def take_out(table, inverse, weights, damaged, size, COLUMNS: tl.constexpr, SIZE
         coordinate = tl.load(order.to(tl.pointer_type(tl.int64)) + at, mask=inside, other=0)
     place = tl.load(inverse + coordinate, mask=inside, other=0)
     value = tl.load(weights + client.to(tl.int64) * size + place, mask=inside, other=0.0)
+    if MODE == "threshold":
+        value += tl.load(fallen + client.to(tl.int64) * size + place, mask=inside, other=0.0)
     tl.store(values + at, value, mask=inside)
     broken = tl.max(tl.where(tl.abs(value) < float("inf"), 0, 1), 0)
     if broken > 0:
@@ -97,41 +110,45 @@ def _meets(ranges, client, stride, block, SIZE: tl.constexpr, NARROW: tl.constex
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _alive(weight, level, limit, theta, MODE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _alive(weight, level, limit, MODE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The weights that take part in this step, zero for the others."""
-    if MODE == "threshold":
-        weight = tl.where(tl.abs(weight) >= theta, weight, 0.0)
     if MODE == "level":
         weight = tl.where(level.to(tl.int32) <= limit, weight, 0.0)
     return weight
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _read(weights, levels, at, inside, limit, theta, MODE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _read(weights, levels, at, inside, limit, MODE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The weights at `at` that take part in this step; levels are read only where they decide it."""
     weight = tl.load(weights + at, mask=inside, other=0.0)
     if MODE == "level":
-        return _alive(weight, tl.load(levels + at, mask=inside, other=_NOWHERE), limit, theta, MODE)
+        return _alive(weight, tl.load(levels + at, mask=inside, other=_NOWHERE), limit, MODE)
     else:
-        return _alive(weight, 0, limit, theta, MODE)
+        return weight
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _stepped(weight, gradient, level, rate, limit, theta, MODE: tl.constexpr, DERIVATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The weights after a step of SGD."""
+def _descend(  # type: ignore[no-untyped-def]
+    weights, levels, fallen, at, inside, weight, level, gradient, rate, limit, theta,
+    MODE: tl.constexpr, DERIVATIVE: tl.constexpr,
+):  # fmt: skip
+    """A step of SGD for the weights at `at`."""
     taken = level.to(tl.int32) <= limit
+    if DERIVATIVE:
+        share = theta / tl.maximum(tl.abs(weight) + theta, 1.17549435e-38)
+        gradient = gradient * (1.0 + 2.0 * share * (1.0 - share))  # 1 - share: the magnitude's
+    moved = tl.where(taken, weight - rate * gradient, weight)
     if MODE == "threshold":
-        length = tl.abs(weight)
-        taken = taken & (length >= theta)
-        if DERIVATIVE:
-            share = theta / tl.maximum(length + theta, 1.17549435e-38)
-            gradient = gradient * (1.0 + 2.0 * share * (1.0 - share))  # 1 - share: the length's
-    return tl.where(taken, weight - rate * gradient, weight)
+        falls = inside & taken & (tl.abs(moved) < theta)
+        tl.store(fallen + at, moved, mask=falls)
+        tl.store(levels + at, tl.full(falls.shape, _NOWHERE, tl.uint8), mask=falls)
+        moved = tl.where(falls, 0.0, moved)
+    tl.store(weights + at, moved, mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_forward(  # type: ignore[no-untyped-def]
-    inputs, weights, levels, limits, thetas, given, wanted, range_stride, outputs, codes, size, weight_at, bias_at,
+    inputs, weights, levels, limits, given, wanted, range_stride, outputs, codes, size, weight_at, bias_at,
     input_stride, output_stride, rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr,
     out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr,
     KERNEL: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
@@ -148,7 +165,6 @@ def conv_forward(  # type: ignore[no-untyped-def]
     weights += client * size
     levels += client * size
     limit = tl.load(limits + client)
-    theta = tl.load(thetas + client)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     if POOL:  # the four of a field are neighbours
@@ -181,7 +197,7 @@ def conv_forward(  # type: ignore[no-untyped-def]
             value = tl.load(inputs + at, mask=inside, other=0.0)
             to = weight_at + output[None, :] * depth + part[:, None]
             known = there[None, :] & (part < depth)[:, None]
-            weight = _read(weights, levels, to, known, limit, theta, MODE)
+            weight = _read(weights, levels, to, known, limit, MODE)
             sums = tl.dot(value, weight, sums, input_precision=PRECISION)
     else:
         first, blocks = _span(given, client, range_stride, inputs_count, INPUTS, NARROW)
@@ -200,9 +216,9 @@ def conv_forward(  # type: ignore[no-untyped-def]
                 known = there[None, :] & (channel < inputs_count)[:, None]
             value = tl.load(inputs + at[:, None] + channel[None, :], mask=inside, other=0.0)
             to = weight_at + output[None, :] * depth + tap * inputs_count + channel[:, None]
-            weight = _read(weights, levels, to, known, limit, theta, MODE)
+            weight = _read(weights, levels, to, known, limit, MODE)
             sums = tl.dot(value, weight, sums, input_precision=PRECISION)
-    bias = _read(weights, levels, bias_at + output, there, limit, theta, MODE)
+    bias = _read(weights, levels, bias_at + output, there, limit, MODE)
     if POOL:
         four = tl.reshape(sums, [ROWS // 4, 4, OUTPUTS])
         best, code = tl.max(four, 1, return_indices=True)
@@ -237,7 +253,7 @@ def _hand_back(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_backward(  # type: ignore[no-untyped-def]
-    slopes, weights, levels, limits, thetas, given, wanted, range_stride, inputs, codes, before, size, weight_at,
+    slopes, weights, levels, limits, given, wanted, range_stride, inputs, codes, before, size, weight_at,
     slope_stride, input_stride, before_stride, rows, height: tl.constexpr, width: tl.constexpr,
     inputs_count: tl.constexpr, out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr,
     padding: tl.constexpr, KERNEL: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
@@ -249,7 +265,6 @@ def conv_backward(  # type: ignore[no-untyped-def]
     weights += client * size
     levels += client * size
     limit = tl.load(limits + client)
-    theta = tl.load(thetas + client)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
     x = row % width
@@ -276,7 +291,7 @@ def conv_backward(  # type: ignore[no-untyped-def]
             known = there[None, :] & (output < outputs_count)[:, None]
         slope = tl.load(slopes + at[:, None] + output[None, :], mask=inside, other=0.0)
         to = weight_at + output[:, None] * depth + tap * inputs_count + channel[None, :]
-        weight = _read(weights, levels, to, known, limit, theta, MODE)
+        weight = _read(weights, levels, to, known, limit, MODE)
         sums = tl.dot(slope, weight, sums, input_precision=PRECISION)
     inside = real[:, None] & there[None, :]
     _hand_back(
@@ -287,7 +302,7 @@ def conv_backward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_step(  # type: ignore[no-untyped-def]
-    inputs, slopes, weights, levels, limits, thetas, given, wanted, range_stride, rates, parts, size, weight_at,
+    inputs, slopes, weights, levels, fallen, limits, thetas, given, wanted, range_stride, rates, parts, size, weight_at,
     bias_at, input_stride, slope_stride, rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr,
     out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr, share,
     splits, span, KERNEL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
@@ -357,22 +372,27 @@ def conv_step(  # type: ignore[no-untyped-def]
     else:
         weights += client * size
         levels += client * size
+        fallen += client * size
         limit = tl.load(limits + client)
         theta = tl.load(thetas + client)
         rate = tl.load(rates + client)
-        weight = tl.load(weights + weight_at + to, mask=inside, other=0.0)
-        level = tl.load(levels + weight_at + to, mask=inside, other=_NOWHERE)
-        weight = _stepped(weight, sums, level, rate, limit, theta, MODE, DERIVATIVE)
-        tl.store(weights + weight_at + to, weight, mask=inside)
-        bias = tl.load(weights + bias_at + output, mask=mine, other=0.0)
-        its_level = tl.load(levels + bias_at + output, mask=mine, other=_NOWHERE)
-        bias = _stepped(bias, bias_sum, its_level, rate, limit, theta, MODE, DERIVATIVE)
-        tl.store(weights + bias_at + output, bias, mask=mine)
+        to += weight_at
+        weight = tl.load(weights + to, mask=inside, other=0.0)
+        level = tl.load(levels + to, mask=inside, other=_NOWHERE)
+        _descend(
+            weights, levels, fallen, to, inside, weight, level, sums, rate, limit, theta, MODE, DERIVATIVE
+        )  # fmt: skip
+        to_bias = bias_at + output
+        bias = tl.load(weights + to_bias, mask=mine, other=0.0)
+        its_level = tl.load(levels + to_bias, mask=mine, other=_NOWHERE)
+        _descend(
+            weights, levels, fallen, to_bias, mine, bias, its_level, bias_sum, rate, limit, theta, MODE, DERIVATIVE
+        )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def reduce_step(  # type: ignore[no-untyped-def]
-    parts, weights, levels, limits, thetas, rates, size, weight_at, splits, span,
+    parts, weights, levels, fallen, limits, thetas, rates, size, weight_at, splits, span,
     MODE: tl.constexpr, DERIVATIVE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """The step of weights whose gradient was added up in parts."""
@@ -386,14 +406,16 @@ def reduce_step(  # type: ignore[no-untyped-def]
     limit = tl.load(limits + client)
     theta = tl.load(thetas + client)
     rate = tl.load(rates + client)
-    to = weights + client * size + weight_at + at
-    weight = _stepped(tl.load(to, mask=inside, other=0.0), gradient, level, rate, limit, theta, MODE, DERIVATIVE)
-    tl.store(to, weight, mask=inside)
+    to = client * size + weight_at + at
+    weight = tl.load(weights + to, mask=inside, other=0.0)
+    _descend(
+        weights, levels, fallen, to, inside, weight, level, gradient, rate, limit, theta, MODE, DERIVATIVE
+    )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def linear_forward(  # type: ignore[no-untyped-def]
-    inputs, weights, levels, limits, thetas, outputs, size, weight_at, bias_at, input_stride, output_stride,
+    inputs, weights, levels, limits, outputs, size, weight_at, bias_at, input_stride, output_stride,
     samples, inputs_count, outputs_count,
     SAMPLES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, RELU: tl.constexpr,
     MODE: tl.constexpr, PRECISION: tl.constexpr,
@@ -405,7 +427,6 @@ def linear_forward(  # type: ignore[no-untyped-def]
     weights += client * size
     levels += client * size
     limit = tl.load(limits + client)
-    theta = tl.load(thetas + client)
     sample = tl.arange(0, SAMPLES)
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     real, there = sample < samples, output < outputs_count
@@ -418,9 +439,9 @@ def linear_forward(  # type: ignore[no-untyped-def]
         )
         to = weight_at + output[None, :] * inputs_count + column[:, None]
         known = there[None, :] & given[:, None]
-        weight = _read(weights, levels, to, known, limit, theta, MODE)
+        weight = _read(weights, levels, to, known, limit, MODE)
         sums = tl.dot(value, weight, sums, input_precision=PRECISION)
-    sums += _read(weights, levels, bias_at + output, there, limit, theta, MODE)[None, :]
+    sums += _read(weights, levels, bias_at + output, there, limit, MODE)[None, :]
     if RELU:
         sums = tl.maximum(sums, 0.0)
     tl.store(outputs + sample[:, None] * outputs_count + output[None, :], sums, mask=real[:, None] & there[None, :])
@@ -428,8 +449,8 @@ def linear_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def linear_step(  # type: ignore[no-untyped-def]
-    slopes, inputs, codes, before, weights, levels, limits, thetas, rates, size, weight_at, bias_at, slope_stride,
-    input_stride, before_stride, samples, inputs_count, outputs_count, width, channels,
+    slopes, inputs, codes, before, weights, levels, fallen, limits, thetas, rates, size, weight_at, bias_at,
+    slope_stride, input_stride, before_stride, samples, inputs_count, outputs_count, width, channels,
     SAMPLES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, FIRST: tl.constexpr, POOLED: tl.constexpr,
     MODE: tl.constexpr, DERIVATIVE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -439,6 +460,7 @@ def linear_step(  # type: ignore[no-untyped-def]
     inputs += client * input_stride
     weights += client * size
     levels += client * size
+    fallen += client * size
     limit = tl.load(limits + client)
     theta = tl.load(thetas + client)
     rate = tl.load(rates + client)
@@ -459,16 +481,20 @@ def linear_step(  # type: ignore[no-untyped-def]
         weight = tl.load(weights + to, mask=known, other=0.0)
         level = tl.load(levels + to, mask=known, other=_NOWHERE)
         if not FIRST:
-            alive = _alive(weight, level, limit, theta, MODE)
+            alive = _alive(weight, level, limit, MODE)
             sums = tl.dot(slope, alive, sums, input_precision=PRECISION)
         gradient = tl.dot(tl.trans(slope), value, input_precision=PRECISION)
-        moved = _stepped(weight, gradient, level, rate, limit, theta, MODE, DERIVATIVE)
-        tl.store(weights + to, moved, mask=known)
+        _descend(
+            weights, levels, fallen, to, known, weight, level, gradient, rate, limit, theta, MODE, DERIVATIVE
+        )  # fmt: skip
         if tl.program_id(0) == 0:
-            bias = tl.load(weights + bias_at + output, mask=there, other=0.0)
-            its_level = tl.load(levels + bias_at + output, mask=there, other=_NOWHERE)
-            stepped = _stepped(bias, tl.sum(slope, 0), its_level, rate, limit, theta, MODE, DERIVATIVE)
-            tl.store(weights + bias_at + output, stepped, mask=there)
+            to_bias = bias_at + output
+            bias = tl.load(weights + to_bias, mask=there, other=0.0)
+            its_level = tl.load(levels + to_bias, mask=there, other=_NOWHERE)
+            bias_sum = tl.sum(slope, 0)
+            _descend(
+                weights, levels, fallen, to_bias, there, bias, its_level, bias_sum, rate, limit, theta, MODE, DERIVATIVE
+            )  # fmt: skip
     if not FIRST:
         before += client * before_stride
         codes += client * input_stride

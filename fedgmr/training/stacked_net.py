@@ -72,6 +72,7 @@ class StackedNet:
         self.row = len(plan.order)
         self.weights = torch.zeros((most, self.row), device=device)
         self.levels = torch.zeros((most, self.row), dtype=torch.uint8, device=device)
+        self.fallen = torch.zeros_like(self.weights) if taking.mode == "threshold" else self.weights[:0]
         self.table = torch.zeros((most, COLUMNS), dtype=torch.int64, device=device)
         # Each step's begin at a multiple of 128 bytes, so that one compiled kernel does for all steps.
         self.limits = torch.zeros((steps, 32 * _cdiv(most, 32)), dtype=torch.int32, device=device)
@@ -96,7 +97,11 @@ class StackedNet:
         ]
         self.shares = [self._share(layer) for layer in plan.layers]
         longest = max(
-            [splits * _span(layer) for layer, (_, splits) in zip(plan.layers, self.shares, strict=True) if splits > 1],
+            [
+                splits * _span(layer)
+                for layer, (_, splits) in zip(plan.layers, self.shares, strict=True)
+                if isinstance(layer, Conv) and self._apart(splits)
+            ],
             default=0,
         )
         self.parts = torch.zeros(most * longest, device=device)
@@ -104,18 +109,23 @@ class StackedNet:
     def lay_out(self, count: int) -> None:
         """Every client's sub-model, from where the table says."""
         grid = (_cdiv(self.row, _SIZE), count)
-        kernels.lay_out[grid](self.table, self.order, self.weights, self.levels, self.row, COLUMNS, _SIZE)
+        if self.taking.mode == "threshold":
+            self.thetas[:count].fill_(torch.inf)
+            self.fallen[:count].zero_()
+        kernels.lay_out[grid](
+            self.table, self.order, self.weights, self.levels, self.thetas.view(torch.int32), self.row, COLUMNS, _SIZE,
+            self.taking.mode,
+        )  # fmt: skip
         self.losses[:count].zero_()
         self.damaged[:count].zero_()
-        if self.taking.mode == "threshold":
-            inside = self.levels[:count] <= self.limits[0, :count, None]
-            sizes = torch.where(inside, self.weights[:count].abs(), torch.inf)
-            self.thetas[:count].copy_(sizes.amin(1))
 
     def take_out(self, count: int) -> None:
         """Every client's values, to where the table says; the loss of a client whose values are damaged is NaN."""
         grid = (_cdiv(self.plan.size, _SIZE), count)
-        kernels.take_out[grid](self.table, self.inverse, self.weights, self.damaged, self.row, COLUMNS, _SIZE)
+        kernels.take_out[grid](
+            self.table, self.inverse, self.weights, self.fallen, self.damaged, self.row, COLUMNS, _SIZE,
+            self.taking.mode,
+        )  # fmt: skip
         self.losses[:count].masked_fill_(self.damaged[:count] > 0, torch.nan)
 
     def step(self, number: int, inputs: Tensor, targets: Tensor, count: int) -> None:
@@ -154,7 +164,7 @@ class StackedNet:
         tiles = self.tiles("forward", layer)
         grid = (_cdiv(rows, tiles.rows), _cdiv(layer.outputs, tiles.columns), count)
         kernels.conv_forward[grid](
-            inputs, self.weights, self.levels, limits, self.thetas, *self._ranges(i), self.outputs[i], self.codes[i],
+            inputs, self.weights, self.levels, limits, *self._ranges(i), self.outputs[i], self.codes[i],
             self.row, layer.weight_at, layer.bias_at, inputs.stride(0), self.outputs[i].stride(0),
             rows, layer.height, layer.width, layer.inputs, layer.out_height, layer.out_width, layer.outputs,
             layer.padding, layer.kernel, tiles.rows, tiles.columns, tiles.depth, _flat(layer),
@@ -168,7 +178,7 @@ class StackedNet:
         grid = (_cdiv(rows, tiles.rows), _cdiv(layer.inputs, tiles.columns), count)
         before = self.plan.layers[i - 1]
         kernels.conv_backward[grid](
-            self.slopes[i], self.weights, self.levels, limits, self.thetas, *self._ranges(i), inputs,
+            self.slopes[i], self.weights, self.levels, limits, *self._ranges(i), inputs,
             self.codes[i - 1], self.slopes[i - 1], self.row, layer.weight_at, self.slopes[i].stride(0),
             inputs.stride(0), self.slopes[i - 1].stride(0), rows, layer.height, layer.width, layer.inputs,
             layer.out_height, layer.out_width, layer.outputs, layer.padding, layer.kernel, tiles.rows, tiles.columns,
@@ -184,22 +194,23 @@ class StackedNet:
         grid = (_cdiv(layer.outputs, tiles.rows), _columns(layer, tiles), count * splits)
         taking = self.taking
         kernels.conv_step[grid](
-            inputs, self.slopes[i], self.weights, self.levels, limits, self.thetas, *self._ranges(i), self.rates,
-            self.parts, self.row, layer.weight_at, layer.bias_at, inputs.stride(0), self.slopes[i].stride(0),
-            rows, layer.height, layer.width, layer.inputs, layer.out_height, layer.out_width, layer.outputs,
-            layer.padding, share, splits, span, layer.kernel, tiles.rows, tiles.columns, tiles.depth, _flat(layer),
-            splits > 1, taking.mode, taking.derivative, taking.narrow, self.precision, **_launch(tiles),
+            inputs, self.slopes[i], self.weights, self.levels, self.fallen, limits, self.thetas, *self._ranges(i),
+            self.rates, self.parts, self.row, layer.weight_at, layer.bias_at, inputs.stride(0),
+            self.slopes[i].stride(0), rows, layer.height, layer.width, layer.inputs, layer.out_height,
+            layer.out_width, layer.outputs, layer.padding, share, splits, span, layer.kernel, tiles.rows,
+            tiles.columns, tiles.depth, _flat(layer), self._apart(splits), taking.mode, taking.derivative,
+            taking.narrow, self.precision, **_launch(tiles),
         )  # fmt: skip
-        if splits > 1:
+        if self._apart(splits):
             kernels.reduce_step[(_cdiv(span, 256), count)](
-                self.parts, self.weights, self.levels, limits, self.thetas, self.rates, self.row, layer.weight_at,
-                splits, span, taking.mode, taking.derivative, 256,
+                self.parts, self.weights, self.levels, self.fallen, limits, self.thetas, self.rates, self.row,
+                layer.weight_at, splits, span, taking.mode, taking.derivative, 256,
             )  # fmt: skip
 
     def _linear_forward(self, i: int, layer: Linear, inputs: Tensor, limits: Tensor, count: int) -> None:
         tiles = self.tiles("forward", layer)
         kernels.linear_forward[(_cdiv(layer.outputs, tiles.columns), 1, count)](
-            inputs, self.weights, self.levels, limits, self.thetas, self.outputs[i], self.row, layer.weight_at,
+            inputs, self.weights, self.levels, limits, self.outputs[i], self.row, layer.weight_at,
             layer.bias_at, inputs.stride(0), self.outputs[i].stride(0), self.batch, layer.inputs, layer.outputs,
             tiles.rows, tiles.columns, tiles.depth, layer.relu, self.taking.mode, self.precision, **_launch(tiles),
         )  # fmt: skip
@@ -211,9 +222,9 @@ class StackedNet:
         behind = self.slopes[i] if first else self.slopes[i - 1]
         width = before.out_width // 2 if isinstance(before, Conv) else 1
         kernels.linear_step[(_cdiv(layer.inputs, tiles.columns), 1, count)](
-            self.slopes[i], inputs, self.codes[i - 1], behind, self.weights, self.levels, limits, self.thetas,
-            self.rates, self.row, layer.weight_at, layer.bias_at, self.slopes[i].stride(0), inputs.stride(0),
-            behind.stride(0), self.batch, layer.inputs, layer.outputs, width, before.outputs,
+            self.slopes[i], inputs, self.codes[i - 1], behind, self.weights, self.levels, self.fallen, limits,
+            self.thetas, self.rates, self.row, layer.weight_at, layer.bias_at, self.slopes[i].stride(0),
+            inputs.stride(0), behind.stride(0), self.batch, layer.inputs, layer.outputs, width, before.outputs,
             tiles.rows, tiles.depth, tiles.columns, first, pooled, self.taking.mode, self.taking.derivative,
             self.precision, **_launch(tiles),
         )  # fmt: skip
@@ -234,6 +245,9 @@ class StackedNet:
         if self.precision == "ieee":  # without tensor cores; large tiles take long to compile
             rows = _power(self.batch) if isinstance(layer, Linear) else 32
             return Tiles(rows=rows, columns=32, depth=16, stages=2)
+        if isinstance(layer, Linear) and what == "step" and self.taking.mode == "threshold":
+            # Two more vectors are at hand in its steps: with larger tiles registers do not suffice.
+            return Tiles(rows=_power(self.batch), columns=32, depth=32)
         if isinstance(layer, Linear):
             return _linear_tiles(what, layer, _power(self.batch))
         if what == "step":
@@ -258,6 +272,10 @@ class StackedNet:
         splits = max(1, min(_cdiv(_ENOUGH, programs), rows // _LEAST_ROWS))
         share = _cdiv(_cdiv(rows, splits), tiles.depth) * tiles.depth
         return share, _cdiv(rows, share)
+
+    def _apart(self, splits: int) -> bool:
+        """Whether a convolution's gradient and its step are two kernels: registers do not suffice for thresholds."""
+        return splits > 1 or self.taking.mode == "threshold"
 
     def _ranges(self, i: int) -> tuple[Tensor, Tensor, int]:
         """Of the channels before and behind convolution `i`, and how far first and last lie apart."""

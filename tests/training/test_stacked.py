@@ -89,6 +89,21 @@ def test_stacks_agree_with_the_plain_loop(method: str) -> None:
         assert far(update.values, start) > 1e-3, "it has learned something"
 
 
+@RUNS
+def test_weights_that_fall_below_the_threshold_are_put_by() -> None:
+    run = objects_of(pictures(), "fiarse")
+    tasks = run.server.tasks(range(3), 0.0)
+    executor = workshop(run).stacked()
+    assert executor is not None
+    found = executor.train(tasks)
+    assert distance(found, run.fleet.executor.train(tasks)) <= 1e-5
+    put_by = executor.net.fallen[:3] != 0
+    assert bool(put_by.any()), "some have fallen"
+    assert bool((executor.net.weights[:3][put_by] == 0).all())
+    again = executor.train(tasks)
+    assert all(torch.equal(a.values, b.values) for a, b in zip(found, again, strict=True)), "and are forgotten"
+
+
 def wide_pictures() -> Task:
     """The same images for a net whose channels fill several tiles."""
 
