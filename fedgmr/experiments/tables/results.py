@@ -50,6 +50,11 @@ class Line:
         return f"{title}, {', '.join(change.upper() for change in changes)}" if changes else title or method
 
     @property
+    def settings(self) -> str:
+        """What differs from the recipe."""
+        return self.placed[0].changes or "the recipe's settings"
+
+    @property
     def seeds(self) -> set[int]:
         """Of the runs."""
         return {int(placed.run.summary["seed"]) for placed in self.placed}
@@ -147,6 +152,8 @@ def _section(setting: Setting, placed: Sequence[Placed], paper: Paper, *, short:
     ]
     if short:
         return text
+    for alike in _alike(lines).values():
+        text += _choice(alike)
     ranked = _ranked(lines)
     means = {entry.key: entry.ours.mean for entry in ranked if entry.key in PAPER}
     if len(means) == len(PAPER):
@@ -178,19 +185,43 @@ def _ranked(lines: Sequence[Line]) -> list[Ranked]:
 
     The one with the best validation on the seeds that all have, else the recipe's own: never by the test set.
     """
+    return [_as_ranked(_chosen(alike)) for alike in _alike(lines).values()]
+
+
+def _alike(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """By variant: the lines that can be ranked, the recipe's own settings first."""
     by_variant: dict[str, list[Line]] = {}
-    for line in lines:
+    for line in sorted(lines, key=lambda line: bool(line.placed[0].changes)):
         if line.cell.ours and line.cell.paper and line.placed[0].faithful:
             by_variant.setdefault(line.variant, []).append(line)
-    return [_as_ranked(_chosen(alike)) for alike in by_variant.values()]
+    return by_variant
+
+
+def _validated(alike: Sequence[Line]) -> list[tuple[float, Line]] | None:
+    """Each line's validation on the seeds that all have; None where one has none."""
+    shared = set.intersection(*(line.seeds for line in alike))
+    found = [(line.validation(shared), line) for line in alike]
+    known = [(value, line) for value, line in found if value is not None]
+    return known if len(known) == len(found) else None
 
 
 def _chosen(alike: Sequence[Line]) -> Line:
-    own_first = sorted(alike, key=lambda line: bool(line.placed[0].changes))
-    shared = set.intersection(*(line.seeds for line in alike))
-    validated = [(line.validation(shared), line) for line in own_first]
-    known = [(value, line) for value, line in validated if value is not None]
-    return max(known, key=lambda pair: pair[0])[1] if len(known) == len(alike) else own_first[0]
+    known = _validated(alike)
+    return alike[0] if known is None else max(known, key=lambda pair: pair[0])[1]
+
+
+def _choice(alike: Sequence[Line]) -> list[str]:
+    """How one of several lines of a method was chosen for the ranking."""
+    if len(alike) < 2:
+        return []
+    chosen, known = _chosen(alike), _validated(alike)
+    if known is None:
+        reason = "not all were validated on the same seeds"
+    else:
+        seeds = ", ".join(map(str, sorted(set.intersection(*(line.seeds for line in alike)))))
+        values = ", ".join(f"{line.settings} {value:.2f} %" for value, line in known)
+        reason = f"on held-out samples, with the seeds that all have ({seeds}): {values}"
+    return ["", f"{chosen.title} is ranked with {chosen.settings}: {reason}."]
 
 
 def _as_ranked(line: Line) -> Ranked:
@@ -201,7 +232,6 @@ def _as_ranked(line: Line) -> Ranked:
 
 def _row(line: Line) -> list[str]:
     summaries = [placed.run.summary for placed in line.placed]
-    validation = line.validation(line.seeds)
     wall = statistics.fmean(float(summary.get("wall_seconds") or 0.0) for summary in summaries)
     return [
         line.title,
@@ -209,12 +239,21 @@ def _row(line: Line) -> list[str]:
         _WRITER.ours_text(line.cell),
         _WRITER.measure_text(line.cell.paper),
         _WRITER.difference_text(line.cell) + ("" if line.placed[0].faithful else " (not comparable)"),
-        "" if validation is None else f"{validation:.2f}",
+        _validation_text(line),
         ", ".join(str(summary["seed"]) for summary in summaries),
         format_seconds(wall),
         _joined(str(summary.get("device") or "?") for summary in summaries),
         _joined(_commit(summary.get("commit")) for summary in summaries),
     ]
+
+
+def _validation_text(line: Line) -> str:
+    """The mean over the seeds that were validated, and which these are if others were not."""
+    seeds = sorted(seed for seed in line.seeds if line.validation({seed}) is not None)
+    mean = line.validation(seeds)
+    if mean is None:
+        return ""
+    return f"{mean:.2f}" + ("" if len(seeds) == len(line.seeds) else f" (seed {', '.join(map(str, seeds))})")
 
 
 def _commit(commit: object) -> str:

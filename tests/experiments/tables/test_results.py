@@ -104,10 +104,17 @@ def test_the_patience_with_the_best_validation_is_ranked(tmp_path: Path) -> None
     text = results_document(tmp_path)
     assert "| 80.00 ± 0.00 (2 seeds: ± 0.00) | 81.86 ± 0.19 | -1.86 | 72.00 | 0, 1 |" in text
     assert "- Ours: FedAvg > FedGMR" in text, "60 % with the better validation, not 80 %"
+    reason = (
+        "with the seeds that all have (0, 1): the recipe's settings 72.00 %, method.restoration.patience=10 73.00 %."
+    )
+    assert f"FedGMR is ranked with method.restoration.patience=10: on held-out samples, {reason}" in text
     (tmp_path / "b1" / "summary.json").unlink()
     assert "- Ours: FedAvg > FedGMR" in results_document(tmp_path), "on the seed that both have"
     write_run(tmp_path / "b2", [0.6] * 101, seed=1, overrides=words)
-    assert "- Ours: FedGMR > FedAvg" in results_document(tmp_path), "one was not validated"
+    text = results_document(tmp_path)
+    assert "- Ours: FedGMR > FedAvg" in text, "one was not validated"
+    assert "FedGMR is ranked with the recipe's settings: not all were validated on the same seeds." in text
+    assert "| 71.00 (seed 0) | 0, 1 |" in text
 
 
 def test_nothing_to_tell(tmp_path: Path) -> None:
