@@ -75,7 +75,7 @@ def gpu_entries() -> list[Entry]:
         Entry(system="pfl", setting="1 process", arguments=cuda),
         *(
             Entry(system="pfl", setting=f"{count} processes", arguments=(*cuda, "--processes", str(count)))
-            for count in (2, 3, 5)
+            for count in (3, 5, 10)
         ),
     ]
 

@@ -7,8 +7,9 @@ a convolution, their derivatives behind an input gradient, the step of SGD behin
 
 MODE says which weights take part in a step: "all" of the sub-model, those that have not fallen below the client's
 "threshold" (FIARSE; what falls is put by, zero takes its place, and no later step moves it), those whose "level" is
-within the step's limit (FjORD). Where sub-models are by width (NARROW), a step's
-channels lie in a range of a client's own, and products stop at its ends. Read next: `stacked_net.py`.
+within the step's limit (FjORD; `select` copies them out before the step: an operand that is masked on its way in every
+product doubled a round's time). Where sub-models are by width (NARROW), a step's channels lie in a range of a client's
+own, and products stop at its ends. Read next: `stacked_net.py`.
 """
 
 import triton
@@ -110,21 +111,13 @@ def _meets(ranges, client, stride, block, SIZE: tl.constexpr, NARROW: tl.constex
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _alive(weight, level, limit, MODE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The weights that take part in this step, zero for the others."""
-    if MODE == "level":
-        weight = tl.where(level.to(tl.int32) <= limit, weight, 0.0)
-    return weight
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _read(weights, levels, at, inside, limit, MODE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The weights at `at` that take part in this step; levels are read only where they decide it."""
-    weight = tl.load(weights + at, mask=inside, other=0.0)
-    if MODE == "level":
-        return _alive(weight, tl.load(levels + at, mask=inside, other=_NOWHERE), limit, MODE)
-    else:
-        return weight
+def select(weights, levels, limits, alive, size, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The weights within each client's limit, zero for the others."""
+    client = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    to = client * size + at
+    taken = tl.load(levels + to, mask=at < size, other=_NOWHERE).to(tl.int32) <= tl.load(limits + client)
+    tl.store(alive + to, tl.load(weights + to, mask=taken, other=0.0), mask=at < size)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -148,11 +141,11 @@ def _descend(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_forward(  # type: ignore[no-untyped-def]
-    inputs, weights, levels, limits, given, wanted, range_stride, outputs, codes, size, weight_at, bias_at,
+    inputs, weights, given, wanted, range_stride, outputs, codes, size, weight_at, bias_at,
     input_stride, output_stride, rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr,
     out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr,
     KERNEL: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
-    FLAT: tl.constexpr, EVEN: tl.constexpr, POOL: tl.constexpr, MODE: tl.constexpr, NARROW: tl.constexpr,
+    FLAT: tl.constexpr, EVEN: tl.constexpr, POOL: tl.constexpr, NARROW: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Relu(convolution + bias), and of each 2 x 2 field the maximum with its code if POOL.
@@ -163,8 +156,6 @@ def conv_forward(  # type: ignore[no-untyped-def]
     inputs += client * input_stride
     outputs += client * output_stride
     weights += client * size
-    levels += client * size
-    limit = tl.load(limits + client)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     if POOL:  # the four of a field are neighbours
@@ -197,7 +188,7 @@ def conv_forward(  # type: ignore[no-untyped-def]
             value = tl.load(inputs + at, mask=inside, other=0.0)
             to = weight_at + output[None, :] * depth + part[:, None]
             known = there[None, :] & (part < depth)[:, None]
-            weight = _read(weights, levels, to, known, limit, MODE)
+            weight = tl.load(weights + to, mask=known, other=0.0)
             sums = tl.dot(value, weight, sums, input_precision=PRECISION)
     else:
         first, blocks = _span(given, client, range_stride, inputs_count, INPUTS, NARROW)
@@ -216,9 +207,9 @@ def conv_forward(  # type: ignore[no-untyped-def]
                 known = there[None, :] & (channel < inputs_count)[:, None]
             value = tl.load(inputs + at[:, None] + channel[None, :], mask=inside, other=0.0)
             to = weight_at + output[None, :] * depth + tap * inputs_count + channel[:, None]
-            weight = _read(weights, levels, to, known, limit, MODE)
+            weight = tl.load(weights + to, mask=known, other=0.0)
             sums = tl.dot(value, weight, sums, input_precision=PRECISION)
-    bias = _read(weights, levels, bias_at + output, there, limit, MODE)
+    bias = tl.load(weights + bias_at + output, mask=there, other=0.0)
     if POOL:
         four = tl.reshape(sums, [ROWS // 4, 4, OUTPUTS])
         best, code = tl.max(four, 1, return_indices=True)
@@ -253,18 +244,16 @@ def _hand_back(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_backward(  # type: ignore[no-untyped-def]
-    slopes, weights, levels, limits, given, wanted, range_stride, inputs, codes, before, size, weight_at,
+    slopes, weights, given, wanted, range_stride, inputs, codes, before, size, weight_at,
     slope_stride, input_stride, before_stride, rows, height: tl.constexpr, width: tl.constexpr,
     inputs_count: tl.constexpr, out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr,
     padding: tl.constexpr, KERNEL: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
-    EVEN: tl.constexpr, POOLED: tl.constexpr, MODE: tl.constexpr, NARROW: tl.constexpr, PRECISION: tl.constexpr,
+    EVEN: tl.constexpr, POOLED: tl.constexpr, NARROW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a convolution's inputs, brought behind the layer before."""
     client = tl.program_id(2).to(tl.int64)
     slopes += client * slope_stride
     weights += client * size
-    levels += client * size
-    limit = tl.load(limits + client)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
     x = row % width
@@ -291,7 +280,7 @@ def conv_backward(  # type: ignore[no-untyped-def]
             known = there[None, :] & (output < outputs_count)[:, None]
         slope = tl.load(slopes + at[:, None] + output[None, :], mask=inside, other=0.0)
         to = weight_at + output[:, None] * depth + tap * inputs_count + channel[None, :]
-        weight = _read(weights, levels, to, known, limit, MODE)
+        weight = tl.load(weights + to, mask=known, other=0.0)
         sums = tl.dot(slope, weight, sums, input_precision=PRECISION)
     inside = real[:, None] & there[None, :]
     _hand_back(
@@ -415,18 +404,15 @@ def reduce_step(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def linear_forward(  # type: ignore[no-untyped-def]
-    inputs, weights, levels, limits, outputs, size, weight_at, bias_at, input_stride, output_stride,
-    samples, inputs_count, outputs_count,
-    SAMPLES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, RELU: tl.constexpr,
-    MODE: tl.constexpr, PRECISION: tl.constexpr,
+    inputs, weights, outputs, size, weight_at, bias_at, input_stride, output_stride, samples, inputs_count,
+    outputs_count, SAMPLES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, RELU: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Inputs · weightᵀ + bias, and ReLU if wished."""
     client = tl.program_id(2).to(tl.int64)
     inputs += client * input_stride
     outputs += client * output_stride
     weights += client * size
-    levels += client * size
-    limit = tl.load(limits + client)
     sample = tl.arange(0, SAMPLES)
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     real, there = sample < samples, output < outputs_count
@@ -439,9 +425,9 @@ def linear_forward(  # type: ignore[no-untyped-def]
         )
         to = weight_at + output[None, :] * inputs_count + column[:, None]
         known = there[None, :] & given[:, None]
-        weight = _read(weights, levels, to, known, limit, MODE)
+        weight = tl.load(weights + to, mask=known, other=0.0)
         sums = tl.dot(value, weight, sums, input_precision=PRECISION)
-    sums += _read(weights, levels, bias_at + output, there, limit, MODE)[None, :]
+    sums += tl.load(weights + bias_at + output, mask=there, other=0.0)[None, :]
     if RELU:
         sums = tl.maximum(sums, 0.0)
     tl.store(outputs + sample[:, None] * outputs_count + output[None, :], sums, mask=real[:, None] & there[None, :])
@@ -449,7 +435,7 @@ def linear_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def linear_step(  # type: ignore[no-untyped-def]
-    slopes, inputs, codes, before, weights, levels, fallen, limits, thetas, rates, size, weight_at, bias_at,
+    slopes, inputs, codes, before, weights, alive, levels, fallen, limits, thetas, rates, size, weight_at, bias_at,
     slope_stride, input_stride, before_stride, samples, inputs_count, outputs_count, width, channels,
     SAMPLES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, FIRST: tl.constexpr, POOLED: tl.constexpr,
     MODE: tl.constexpr, DERIVATIVE: tl.constexpr, PRECISION: tl.constexpr,
@@ -481,8 +467,8 @@ def linear_step(  # type: ignore[no-untyped-def]
         weight = tl.load(weights + to, mask=known, other=0.0)
         level = tl.load(levels + to, mask=known, other=_NOWHERE)
         if not FIRST:
-            alive = _alive(weight, level, limit, MODE)
-            sums = tl.dot(slope, alive, sums, input_precision=PRECISION)
+            read = tl.load(alive + client * size + to, mask=known, other=0.0) if MODE == "level" else weight
+            sums = tl.dot(slope, read, sums, input_precision=PRECISION)
         gradient = tl.dot(tl.trans(slope), value, input_precision=PRECISION)
         _descend(
             weights, levels, fallen, to, known, weight, level, gradient, rate, limit, theta, MODE, DERIVATIVE

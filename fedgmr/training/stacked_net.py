@@ -72,6 +72,7 @@ class StackedNet:
         self.row = len(plan.order)
         self.weights = torch.zeros((most, self.row), device=device)
         self.levels = torch.zeros((most, self.row), dtype=torch.uint8, device=device)
+        self.alive = torch.zeros_like(self.weights) if taking.mode == "level" else self.weights  # what products read
         self.fallen = torch.zeros_like(self.weights) if taking.mode == "threshold" else self.weights[:0]
         self.table = torch.zeros((most, COLUMNS), dtype=torch.int64, device=device)
         # Each step's begin at a multiple of 128 bytes, so that one compiled kernel does for all steps.
@@ -134,17 +135,20 @@ class StackedNet:
         layers = self.plan.layers
         if self.taking.narrow and (number == 0 or self.taking.mode == "level"):
             self._find_ranges(limits, count)
+        if self.taking.mode == "level":
+            grid = (_cdiv(self.row, _SIZE), count)
+            kernels.select[grid](self.weights, self.levels, limits, self.alive, self.row, _SIZE)
         values = [inputs, *self.outputs]
         for i, layer in enumerate(layers):
             if isinstance(layer, Conv):
-                self._conv_forward(i, layer, values[i], limits, count)
+                self._conv_forward(i, layer, values[i], count)
             else:
-                self._linear_forward(i, layer, values[i], limits, count)
+                self._linear_forward(i, layer, values[i], count)
         self._loss(targets, count)
         for i, layer in reversed(list(enumerate(layers))):
             if isinstance(layer, Conv):
                 if i > 0:
-                    self._conv_backward(i, layer, values[i], limits, count)
+                    self._conv_backward(i, layer, values[i], count)
                 self._conv_step(i, layer, values[i], limits, count)
             else:
                 self._linear_step(i, layer, values[i], limits, count)
@@ -159,30 +163,29 @@ class StackedNet:
                 self.levels, limits, first, last, self.row, layer.weight_at, layer.bias_at, layer.depth, _SIZE
             )
 
-    def _conv_forward(self, i: int, layer: Conv, inputs: Tensor, limits: Tensor, count: int) -> None:
+    def _conv_forward(self, i: int, layer: Conv, inputs: Tensor, count: int) -> None:
         rows = self.batch * layer.out_height * layer.out_width
         tiles = self.tiles("forward", layer)
         grid = (_cdiv(rows, tiles.rows), _cdiv(layer.outputs, tiles.columns), count)
         kernels.conv_forward[grid](
-            inputs, self.weights, self.levels, limits, *self._ranges(i), self.outputs[i], self.codes[i],
+            inputs, self.alive, *self._ranges(i), self.outputs[i], self.codes[i],
             self.row, layer.weight_at, layer.bias_at, inputs.stride(0), self.outputs[i].stride(0),
             rows, layer.height, layer.width, layer.inputs, layer.out_height, layer.out_width, layer.outputs,
             layer.padding, layer.kernel, tiles.rows, tiles.columns, tiles.depth, _flat(layer),
-            layer.inputs % tiles.depth == 0, layer.pool, self.taking.mode, self.taking.narrow, self.precision,
-            **_launch(tiles),
+            layer.inputs % tiles.depth == 0, layer.pool, self.taking.narrow, self.precision, **_launch(tiles),
         )  # fmt: skip
 
-    def _conv_backward(self, i: int, layer: Conv, inputs: Tensor, limits: Tensor, count: int) -> None:
+    def _conv_backward(self, i: int, layer: Conv, inputs: Tensor, count: int) -> None:
         rows = self.batch * layer.height * layer.width
         tiles = self.tiles("backward", layer)
         grid = (_cdiv(rows, tiles.rows), _cdiv(layer.inputs, tiles.columns), count)
         before = self.plan.layers[i - 1]
         kernels.conv_backward[grid](
-            self.slopes[i], self.weights, self.levels, limits, *self._ranges(i), inputs,
+            self.slopes[i], self.alive, *self._ranges(i), inputs,
             self.codes[i - 1], self.slopes[i - 1], self.row, layer.weight_at, self.slopes[i].stride(0),
             inputs.stride(0), self.slopes[i - 1].stride(0), rows, layer.height, layer.width, layer.inputs,
             layer.out_height, layer.out_width, layer.outputs, layer.padding, layer.kernel, tiles.rows, tiles.columns,
-            tiles.depth, layer.outputs % tiles.depth == 0, isinstance(before, Conv) and before.pool, self.taking.mode,
+            tiles.depth, layer.outputs % tiles.depth == 0, isinstance(before, Conv) and before.pool,
             self.taking.narrow, self.precision, **_launch(tiles),
         )  # fmt: skip
 
@@ -207,12 +210,12 @@ class StackedNet:
                 layer.weight_at, splits, span, taking.mode, taking.derivative, 256,
             )  # fmt: skip
 
-    def _linear_forward(self, i: int, layer: Linear, inputs: Tensor, limits: Tensor, count: int) -> None:
+    def _linear_forward(self, i: int, layer: Linear, inputs: Tensor, count: int) -> None:
         tiles = self.tiles("forward", layer)
         kernels.linear_forward[(_cdiv(layer.outputs, tiles.columns), 1, count)](
-            inputs, self.weights, self.levels, limits, self.outputs[i], self.row, layer.weight_at,
+            inputs, self.alive, self.outputs[i], self.row, layer.weight_at,
             layer.bias_at, inputs.stride(0), self.outputs[i].stride(0), self.batch, layer.inputs, layer.outputs,
-            tiles.rows, tiles.columns, tiles.depth, layer.relu, self.taking.mode, self.precision, **_launch(tiles),
+            tiles.rows, tiles.columns, tiles.depth, layer.relu, self.precision, **_launch(tiles),
         )  # fmt: skip
 
     def _linear_step(self, i: int, layer: Linear, inputs: Tensor, limits: Tensor, count: int) -> None:
@@ -222,8 +225,8 @@ class StackedNet:
         behind = self.slopes[i] if first else self.slopes[i - 1]
         width = before.out_width // 2 if isinstance(before, Conv) else 1
         kernels.linear_step[(_cdiv(layer.inputs, tiles.columns), 1, count)](
-            self.slopes[i], inputs, self.codes[i - 1], behind, self.weights, self.levels, self.fallen, limits,
-            self.thetas, self.rates, self.row, layer.weight_at, layer.bias_at, self.slopes[i].stride(0),
+            self.slopes[i], inputs, self.codes[i - 1], behind, self.weights, self.alive, self.levels, self.fallen,
+            limits, self.thetas, self.rates, self.row, layer.weight_at, layer.bias_at, self.slopes[i].stride(0),
             inputs.stride(0), behind.stride(0), self.batch, layer.inputs, layer.outputs, width, before.outputs,
             tiles.rows, tiles.depth, tiles.columns, first, pooled, self.taking.mode, self.taking.derivative,
             self.precision, **_launch(tiles),
