@@ -38,7 +38,7 @@ WORK = (*STRICT_WORK, "around the steps")
 PARTS: tuple[Part, ...] = (
     ("SGD steps", PlainSGD, "step"),
     ("around the steps", LocalTrainer, "train"),
-    ("evaluation", Evaluator, "test"),
+    ("evaluation", Evaluator, "begin_test"),
     ("evaluation", Evaluator, "validate"),
     ("sample order", SampleOrder, "batches"),
     ("network", Network, "send"),
