@@ -217,6 +217,7 @@ class _Execution:
 
     def _after_tick(self) -> None:
         server, fleet, recipe = self.assembly.server, self.assembly.fleet, self.assembly.recipe
+        self._complete(at_once=False)
         if self._grid(fleet.now) > self.grid:
             self.grid = self._grid(fleet.now)
             self._record(fleet.now)
@@ -260,12 +261,11 @@ class _Execution:
             "wall": round(time.perf_counter() - self.began, 3),
         }
         self.unscored = row, measurement
-        if not measurement.in_background:
-            self._complete()
+        self._complete(at_once=False)
 
-    def _complete(self) -> None:
-        """Record the newest row if its score was still being computed."""
-        if self.unscored is None:
+    def _complete(self, *, at_once: bool = True) -> None:
+        """Record the newest row if its score was not there yet; `at_once`: wait for it."""
+        if self.unscored is None or not (at_once or self.unscored[1].ready):
             return
         (row, measurement), self.unscored = self.unscored, None
         score = measurement.score()

@@ -6,7 +6,7 @@ model do not fit a small sub-model (A2).
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -39,16 +39,20 @@ class Measurement:
         self._sums, self._count, self._stream = sums, max(1, count), stream
 
     @property
-    def in_background(self) -> bool:
-        """Whether work goes on beside it, so that asking for the score later is cheaper."""
-        return self._stream is not None
+    def ready(self) -> bool:
+        """Whether the score is there."""
+        return self._stream is None or self._stream.query()
 
     def score(self) -> Score:
-        """The score."""
-        if self._stream is not None:
-            torch.cuda.current_stream(self._sums.device).wait_stream(self._stream)
-        hits, loss = self._sums.tolist()
+        """The score; what else is under way on the device goes on."""
+        with _on(self._stream):
+            hits, loss = self._sums.tolist()
         return Score(accuracy=hits / self._count, loss=loss / self._count)
+
+
+def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Work of the block goes to the stream, None: to the current one."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
@@ -124,7 +128,7 @@ class Evaluator:
         self._load(model, buffers)
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self.flat.device))
-        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+        with _on(self._stream):
             if self._norms and self._norm == "static":
                 self._build_statistics()
             with batch_statistics(self.module if self._norm == "batch" else None):

@@ -77,10 +77,10 @@ def test_a_gpu_scores_as_a_cpu_and_the_model_may_change_meanwhile(tokens: bool) 
         model = task.layout().flatten(task.initial_model(seed))
         remote = model.cuda()
         measurement = there.begin_test(remote, empty.cuda())
-        assert measurement.in_background
         remote.zero_()
         expected = here.test(model, empty)
         found = measurement.score()
+        assert measurement.ready
         assert found.accuracy == pytest.approx(expected.accuracy)
         assert found.loss == pytest.approx(expected.loss, rel=1e-3)
         assert there.validate(model.cuda(), empty.cuda(), moved.test) == pytest.approx(expected.accuracy)
