@@ -111,7 +111,7 @@ class LevelMap:
         levels = range(len(self.ladder))
         if self.levels.device.type == "cpu":
             return tuple(torch.bincount(self.levels, minlength=len(levels))[: len(levels)].tolist())
-        # A GPU's histogram waits for its turn at few numbers; counting each is several times faster.
+        # In a GPU's histogram of few different numbers additions collide.
         counts = torch.stack([torch.count_nonzero(self.levels == level) for level in levels])
         return tuple(counts.tolist())
 

@@ -1,6 +1,6 @@
 """The groups of `selection.py` by sorting: on a GPU a sort takes less time than one histogram with its collisions.
 
-The same results to the last element. Nothing here waits for the device. Read next: `selection.py`.
+The same results to the last element. Read next: `selection.py`.
 """
 
 from collections.abc import Sequence

@@ -81,8 +81,8 @@ class StackedNet:
         self.losses = torch.zeros(most, device=device)
         self.damaged = torch.zeros(most, dtype=torch.int32, device=device)
         # By convolution and one further: the first of a client's channels before it, and behind the last.
-        convs = [layer for layer in plan.layers if isinstance(layer, Conv)]
-        counts = [layer.inputs for layer in convs[:1]] + [layer.outputs for layer in convs]
+        self.convs = [layer for layer in plan.layers if isinstance(layer, Conv)]
+        counts = [layer.inputs for layer in self.convs[:1]] + [layer.outputs for layer in self.convs]
         self.ranges = torch.zeros((len(counts), 2, 32 * _cdiv(most, 32)), dtype=torch.int32, device=device)
         for count, row in zip(counts, self.ranges, strict=True):
             row[1] = count
@@ -157,8 +157,7 @@ class StackedNet:
         """Which channels there are in a step; ranges of the input itself stay."""
         self.ranges[1:, 0].fill_(torch.iinfo(torch.int32).max)
         self.ranges[1:, 1].zero_()
-        convs = [layer for layer in self.plan.layers if isinstance(layer, Conv)]
-        for layer, (first, last) in zip(convs, self.ranges[1:], strict=True):
+        for layer, (first, last) in zip(self.convs, self.ranges[1:], strict=True):
             kernels.find_range[(layer.outputs, count)](
                 self.levels, limits, first, last, self.row, layer.weight_at, layer.bias_at, layer.depth, _SIZE
             )
