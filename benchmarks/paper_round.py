@@ -3,11 +3,11 @@
 Ten clients, five SGD steps of batch 20 each, at the densities of the High fleet (1, 0.5, 0.2, 0.1 and six of 0.05),
 and with all clients dense. Bare is the loop at the head of this file: load the weights, five times forward, backward,
 mask, step. fedgmr trains the same tasks with each executor; every round has a new level map, so that finding out where
-the weights of a sub-model lie is part of each round. Before anything is timed both must give the same weights, to a
-thousandth of how far a client moved them (float32, TF32 off), every client in at least one of three rounds: where a
-unit is at the edge of being on, rounding decides, and from there a client goes elsewhere (VGG-11's second client by 8 %
-of its way when its first weights change by 2e-7). They take turns; the fastest turn of each counts. On a busy machine
-`--threads 1 --clock cpu` counts processor time instead of wall time.
+the weights of a sub-model lie is part of each round. Before anything is timed both must give the same weights, to 0.5 %
+of how far a client moved them (float32, TF32 off), every client in at least one of twenty rounds: where a unit is at
+the edge of being on, rounding decides, and from there a client goes elsewhere (a whole VGG-11 by up to 8 % of its way
+when its first weights change by 1e-7). The distance is printed. They take turns; the fastest turn of each counts. On a
+busy machine `--threads 1 --clock cpu` counts processor time instead of wall time.
 
 On a CPU the limits are 1.5 x bare for Conv-2 and the High fleet, 0.95 x bare for Conv-2 all dense and for the net of
 the quickstart; ends with status 1 if one is not met. On a CUDA device the figures are reported.
@@ -36,8 +36,8 @@ from fedgmr.training.executors import Executor, SequentialExecutor
 
 LIMITS = {("conv2", "high"): 1.5, ("conv2", "dense"): 0.95, ("mnist5k", "high"): 0.95, ("mnist5k", "dense"): 0.95}
 STACKED = ("conv2", "vgg11", "mnist5k")  # nets that the stacked executor can train
-TOLERANCE = 1e-3
-ATTEMPTS = 3  # rounds in which a client may show that it gets the same weights
+TOLERANCE = 5e-3
+ATTEMPTS = 20  # rounds in which a client may show that it gets the same weights
 CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 Masks = list[Tensor] | None

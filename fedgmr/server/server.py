@@ -268,7 +268,6 @@ class Server:
                 self.client_levels[client] = level
                 self.restored.add(client)
         if due:
-            self.settle()  # a ranking needs numbers
             self.levels = self.rules.ranking.rank(self._standing(held))
             self.map_version += 1
 

@@ -38,8 +38,15 @@ def kept_counts(ladder: Sequence[float], prunable: int) -> list[int]:
     return [math.floor(density * prunable + 0.5) for density in ladder]
 
 
+def increments_of(sizes: Sequence[int]) -> tuple[int, ...]:
+    """How many coordinates each level adds, given how many its sub-model has."""
+    return tuple(size - below for below, size in itertools.pairwise([0, *sizes]))
+
+
 def check_scores(scores: Tensor) -> Tensor:
-    """`scores`, or a ValueError if one of them is NaN."""
+    """`scores`, or a ValueError if one of them is NaN; on a GPU they are not looked at, and NaN ranks first."""
+    if scores.device.type == "cuda":
+        return scores  # to ask would be to wait, and a loss tells soon enough
     # The sum tells in one fast pass; only if it is NaN is there a need to look at each.
     if torch.isnan(scores.sum()) and torch.isnan(scores).any():
         raise ValueError("scores holds NaN: rank finite scores only.")
@@ -53,6 +60,7 @@ class LevelMap:
     levels: Tensor
     ladder: Ladder
     implied: bool = False  # a client can work the map out itself, so it never travels
+    counted: tuple[int, ...] | None = None  # the increments, where whoever made the map knows them
 
     @classmethod
     def from_scores(
@@ -77,12 +85,11 @@ class LevelMap:
             raise ValueError(f"scores has shape {tuple(scores.shape)}: give one score per coordinate.")
         check_scores(scores)
         keys = [scores] if ties is None else [scores, torch.as_tensor(ties)]
-        if always is None:
-            return cls(place(keys, kept_counts(steps, len(scores))), steps)
-        exempt = torch.as_tensor(always, device=scores.device)
-        prunable = len(scores) - int(torch.count_nonzero(exempt))
-        levels = place(keys, kept_counts(steps, prunable), exempt=exempt)
-        return cls(levels, steps)
+        exempt = None if always is None else torch.as_tensor(always, device=scores.device)
+        exempted = 0 if exempt is None else int(torch.count_nonzero(exempt))
+        kept = kept_counts(steps, len(scores) - exempted)
+        levels = place(keys, kept, exempt=exempt)
+        return cls(levels, steps, counted=increments_of([exempted + n for n in kept]))
 
     @classmethod
     def full(cls, size: int, device: torch.device | str = "cpu") -> "LevelMap":
@@ -108,6 +115,8 @@ class LevelMap:
     @cached_property
     def increments(self) -> tuple[int, ...]:
         """How many coordinates each level adds."""
+        if self.counted is not None:
+            return self.counted
         levels = range(len(self.ladder))
         if self.levels.device.type == "cpu":
             return tuple(torch.bincount(self.levels, minlength=len(levels))[: len(levels)].tolist())

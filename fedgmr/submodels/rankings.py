@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedgmr.seeding import generator
 from fedgmr.submodels.layout import Layout, TensorPlace
-from fedgmr.submodels.levels import Ladder, LevelMap, check_scores, kept_counts
+from fedgmr.submodels.levels import Ladder, LevelMap, check_scores, increments_of, kept_counts
 from fedgmr.submodels.selection import place, place_across, place_within, positions
 
 if TYPE_CHECKING:
@@ -194,7 +194,8 @@ def _across_tensors(scores: Tensor, standing: Standing, floor: float) -> LevelMa
         always = layout.always.to(scores.device)
         return LevelMap.from_scores(_lift(scores, standing, floor), ladder, always, ties=ties)
     parts = [(tensor.start, tensor.stop) for tensor in layout.prunable]
-    return LevelMap(place_across([check_scores(scores), ties], parts, floors, kept), ladder)
+    levels = place_across([check_scores(scores), ties], parts, floors, kept)
+    return LevelMap(levels, ladder, counted=_increments(layout.size - layout.prunable_size, [kept]))
 
 
 def _lift(scores: Tensor, standing: Standing, floor: float) -> Tensor:
@@ -218,7 +219,13 @@ def _within_tensors(standing: Standing, tensors: Sequence[TensorPlace], floor: f
         left = [total - n for total, n in zip(left, ends[tensor.start], strict=True)]
     parts = [(tensor.start, tensor.stop) for tensor in tensors]
     counts = [ends[tensor.start] for tensor in tensors]
-    return LevelMap(place_within([standing.model.abs()], parts, counts), ladder)
+    outside = standing.layout.size - sum(tensor.size for tensor in tensors)
+    return LevelMap(place_within([standing.model.abs()], parts, counts), ladder, counted=_increments(outside, counts))
+
+
+def _increments(outside: int, kept: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """What each level adds where `outside` coordinates are always in and `kept` are the counts of the parts."""
+    return increments_of([outside + sum(counts) for counts in zip(*kept, strict=True)])
 
 
 def _grow(current: LevelMap, held: frozenset[int], scores: Tensor, ties: Tensor) -> LevelMap:

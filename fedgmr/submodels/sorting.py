@@ -4,6 +4,7 @@ The same results to the last element. Read next: `selection.py`.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ def place_sorted(keys: Sequence[Tensor], ends: Sequence[int], exempt: Tensor | N
     if exempt is not None:  # NaN comes before every number
         keys = [keys[0].masked_fill(exempt, torch.nan), *keys[1:]]
     order = _descending(keys)
-    cuts = torch.tensor(ends, dtype=torch.int64, device=order.device)
+    cuts = _constant(tuple(ends), order.device)
     if exempt is not None:
         cuts = cuts + torch.count_nonzero(exempt)
     return _scattered(order, _groups(torch.arange(len(order), device=order.device), cuts))
@@ -28,7 +29,7 @@ def place_across_sorted(
     """What `selection.place_across` returns."""
     order = _descending(keys)
     # By part, the highest first: their places in `order`. An element's odd number says in which part it is.
-    edges = torch.tensor([edge for part in parts for edge in part], dtype=torch.int64, device=order.device)
+    edges = _constant(tuple(edge for part in parts for edge in part), order.device)
     number = torch.bucketize(order, edges, right=True, out_int32=True)
     inside = number % 2 == 1
     by_part = torch.sort(number.to(torch.uint8 if len(edges) < 256 else torch.int32), stable=True).indices
@@ -40,9 +41,15 @@ def place_across_sorted(
         covered = high
     first = torch.cat(chosen) if chosen else by_part[:0]
     others = inside.index_fill_(0, first, False)
-    cuts = torch.tensor([end - sum(floors) for end in ends], dtype=torch.int64, device=order.device)
+    cuts = _constant(tuple(end - sum(floors) for end in ends), order.device)
     groups = _groups(others.cumsum(0).sub_(1), cuts)
     return _scattered(order, groups.masked_fill_(~others, 0))
+
+
+@lru_cache(maxsize=64)
+def _constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    """Int64, on the device; kept, because to bring it there waits for the device. Never to be written into."""
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
 
 
 def _descending(keys: Sequence[Tensor]) -> Tensor:

@@ -224,3 +224,20 @@ def test_a_refresh_equals_a_plain_sort(floor: float, moved: float) -> None:
     for rank, i in enumerate(prunable):
         expected[i] = sum(rank >= count for count in counts)
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.02, 0.6])
+@pytest.mark.parametrize("ladder", [QUARTERS, (0.05, 0.3), (0.1, 0.5, 1.0)])
+@pytest.mark.parametrize("kind", [Taylor, Magnitude, Random])
+def test_a_map_knows_its_sizes_without_counting(
+    kind: type[Taylor | Magnitude | Random], ladder: tuple[float, ...], floor: float
+) -> None:
+    layout = layout_of(40, 1, 27, bias=True)
+    model, previous = torch.randn(2, layout.size, generator=torch.Generator().manual_seed(1))
+    first = kind(floor=floor).rank(standing(layout, model, ladder=ladder))
+    later = kind(floor=floor).rank(standing(layout, model, previous, ladder))
+    at = replace(standing(layout, previous, model, ladder), current=later, held=frozenset({0}))
+    grown = kind(floor=floor, refresh="grow_only").rank(at)
+    for levels in (first, later, grown):
+        assert levels.counted is not None
+        assert levels.increments == replace(levels, counted=None).increments

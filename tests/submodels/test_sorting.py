@@ -43,3 +43,9 @@ def test_floors_by_sorting(data: st.DataObject) -> None:
     ends = sorted(sum(floors) + extra for extra in data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=4)))
     found = place_across_sorted(keys, parts, floors, ends)
     assert found.tolist() == place_across(keys, parts, floors, ends).tolist()
+
+
+def test_what_is_not_a_number_ranks_first_and_takes_no_more_room() -> None:
+    scores = torch.tensor([1.0, math.nan, 3.0, -math.inf, math.nan, 2.0])
+    assert place_sorted([scores], [1, 3], None).tolist() == [2, 0, 1, 2, 1, 2]
+    assert place_across_sorted([scores], [(1, 6)], [1], [2, 4]).tolist() == [0, 0, 1, 2, 0, 1]
