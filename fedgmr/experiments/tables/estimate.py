@@ -1,17 +1,19 @@
 """About how long runs will take on this device, told before they start.
 
-Client updates are counted by the time model (`clock.py`) as if no client were restored; one client's task and an
-evaluation are timed once per task, on the real objects of a run. Merging and recording are left out.
+Client updates are counted by the time model (`clock.py`) as if no client were restored. What one of them takes is
+timed on the real objects of a run, for every way of training (a method's sub-models) and, on a CPU, every level;
+an evaluation once per task. Merging and recording are left out.
 """
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from fedgmr.experiments.assembly import assemble, make_network, make_task, resolve, resolve_times
+from fedgmr.experiments.assembly import assemble, make_network, make_task, measured, resolve, resolve_times
 from fedgmr.experiments.tables.clock import run_clock
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import Recipe, recipe_data
@@ -26,11 +28,10 @@ _PROBED_SAMPLES = 500  # of the test set
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What a run of a task is made of, in wall seconds on this device."""
+    """What a run is made of, in wall seconds on this device."""
 
-    task: str
     layout: Layout
-    update: float  # one client's task
+    updates: tuple[float, ...]  # one task of each client
     sample: float  # one sample of an evaluation
     test: int  # samples of the test set
     validation: int  # samples the server holds out
@@ -40,45 +41,55 @@ class Probe:
 class Pace:
     """What happens in a run."""
 
-    updates: float
+    updates: tuple[float, ...]  # of each client
     merges: float
 
 
-def probe(recipe: Recipe) -> Probe:
-    """Time one client's task and part of an evaluation, on the device the recipe asks for."""
-    task = make_task(recipe)
+def probe(recipe: Recipe, task: Task) -> Probe:
+    """Time clients' tasks and part of an evaluation, on the device the recipe asks for."""
+    task = measured(task, recipe)
     count = min(len(task.test[0]), _PROBED_SAMPLES)
     small: Task = replace(task, test=(task.test[0][:count], task.test[1][:count]))
     assembly = assemble(resolve(recipe, task), small)
-    server, executor = assembly.server, assembly.fleet.executor
+    server, executor, device = assembly.server, assembly.fleet.executor, torch.device(assembly.recipe.device)
     tasks = server.tasks(assembly.fleet.free(), 0.0)
-    if torch.device(assembly.recipe.device).type == "cpu":
-        tasks = tasks[:1]  # a faster device works on all of them at once
-    executor.train(tasks)  # the first time is never typical
-    began = time.perf_counter()
-    executor.train(tasks)
-    trained = time.perf_counter()
-    assembly.evaluator.test(server.model, server.buffers)
-    evaluated = time.perf_counter()
-    torch.cuda.empty_cache()  # the runs themselves may be in other processes
+    alone = device.type == "cpu"  # a GPU works on all of them at once
+    groups = [[task] for task in {task.level: task for task in tasks}.values()] if alone else [tasks]
+    executor.train(groups[0])  # the first time is never typical
+    by_level: dict[int, float] = {}
+    for group in groups:
+        took = _timed(device, executor.train, group) / len(group)
+        by_level |= {task.level: took for task in group}
+    evaluated = _timed(device, assembly.evaluator.test, server.model, server.buffers)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the runs themselves may be in other processes
     return Probe(
-        task=task.name,
         layout=assembly.layout,
-        update=(trained - began) / len(tasks),
-        sample=(evaluated - trained) / count,
+        # A level that nobody was drawn for takes at most as long as the longest.
+        updates=tuple(by_level.get(level, max(by_level.values())) for level in server.client_levels),
+        sample=evaluated / count,
         test=len(task.test[0]),
         validation=len(task.hold_out(recipe.seed)[1]),
     )
+
+
+def _timed(device: torch.device, work: Callable[..., object], *arguments: object) -> float:
+    began = time.perf_counter()
+    work(*arguments)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
 
 
 def predicted_pace(recipe: Recipe, layout: Layout) -> Pace:
     """Client updates and merges in the recipe's time budget, if no client is restored."""
     recipe = resolve_times(recipe, lambda: layout)
     links = recipe.fleet.resolved_links()
-    counts = [0, 0]
+    updates, merges = [0] * len(links), 0
 
     def count(server: Server, fleet: SimulatedFleet) -> None:
-        counts[:] = sum(server.updates), server.tick
+        nonlocal updates, merges
+        updates, merges = list(server.updates), server.tick
 
     single = isinstance(recipe.method.coordination, Asynchronous)  # a merge is one update there
     fleet = run_clock(
@@ -91,7 +102,7 @@ def predicted_pace(recipe: Recipe, layout: Layout) -> Pace:
         after_tick=count,
     )
     share = recipe.seconds / fleet.now if fleet.now else 0.0
-    return Pace(updates=counts[0] * share, merges=counts[1] * share)
+    return Pace(updates=tuple(number * share for number in updates), merges=merges * share)
 
 
 def run_seconds(recipe: Recipe, probed: Probe) -> float:
@@ -103,20 +114,35 @@ def run_seconds(recipe: Recipe, probed: Probe) -> float:
     if recipe.method.restoration is not None:
         levels = len({link.density for link in recipe.fleet.resolved_links()} - {1.0})
         evaluated += pace.merges / recipe.method.interval * levels * probed.validation
-    return pace.updates * probed.update + evaluated * probed.sample
+    trained = sum(number * took for number, took in zip(pace.updates, probed.updates, strict=True))
+    return trained + evaluated * probed.sample
 
 
 def estimate(recipes: Sequence[Recipe]) -> list[float]:
-    """Wall seconds of each run, alone on this device; the first run of a task is probed for all of them."""
+    """Wall seconds of each run, alone on this device; methods whose clients train alike are probed once."""
+    tasks: dict[str, Task] = {}
     probes: dict[str, Probe] = {}
     known: dict[str, float] = {}
     seconds = []
     for recipe in recipes:
-        if recipe.task.name not in probes:
-            probes[recipe.task.name] = probe(recipe)
         # Seeds differ in noise alone, so one of them stands for all.
-        alike = json.dumps(recipe_data(replace(recipe, seed=0)), sort_keys=True)
+        data = recipe_data(replace(recipe, seed=0))
+        alike = json.dumps(data, sort_keys=True)
         if alike not in known:
-            known[alike] = run_seconds(recipe, probes[recipe.task.name])
+            way = json.dumps(_way(data), sort_keys=True)
+            if way not in probes:
+                source = json.dumps(data["task"], sort_keys=True)
+                if source not in tasks:
+                    tasks = {source: make_task(recipe)}  # one at a time in memory
+                probes[way] = probe(recipe, tasks[source])
+            known[alike] = run_seconds(recipe, probes[way])
         seconds.append(known[alike])
     return seconds
+
+
+def _way(data: dict[str, Any]) -> dict[str, Any]:
+    """What of a recipe decides how long a client's task and an evaluation take."""
+    sections = ("task", "training", "evaluation", "fleet", "device", "execution")
+    return {name: data[name] for name in sections} | {
+        name: data["method"][name] for name in ("ladder", "ranking", "local")
+    }
