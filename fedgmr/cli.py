@@ -155,6 +155,8 @@ def _table(given: argparse.Namespace) -> int:
     print(f"{plan.summary()} Store: {store}", flush=True)
     code = 0
     if not given.no_run:
+        if plan.to_do:
+            print("Timing a task and an evaluation of every kind on this device.", flush=True)
         seconds = estimate_table(plan)
         print(estimate_text(seconds, given.jobs), flush=True)
         if given.dry_run:

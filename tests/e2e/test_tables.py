@@ -27,8 +27,9 @@ def times(folder: Path) -> dict[str, int]:
 def test_a_table_from_nothing_to_done(fedgmr: Command) -> None:
     said = fedgmr(*WORDS, "--dry-run")
     assert said.code == 0
-    first, second, *listed = said.out.splitlines()
+    first, timing, second, *listed = said.out.splitlines()
     assert first == "4 runs: 0 finished, 4 to do. Store: store"
+    assert timing.startswith("Timing ")
     assert second.startswith("About ")
     assert "a run. Assumed: a client's task" in second
     assert [line.split()[0] for line in listed] == ["missing"] * 4

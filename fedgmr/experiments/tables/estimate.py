@@ -31,7 +31,7 @@ class Probe:
     """What a run is made of, in wall seconds on this device."""
 
     layout: Layout
-    updates: tuple[float, ...]  # one task of each client
+    updates: tuple[float, ...]  # a client's task at each level of the ladder
     sample: float  # one sample of an evaluation
     test: int  # samples of the test set
     validation: int  # samples the server holds out
@@ -41,7 +41,7 @@ class Probe:
 class Pace:
     """What happens in a run."""
 
-    updates: tuple[float, ...]  # of each client
+    updates: tuple[float, ...]  # by clients of each level of the ladder
     merges: float
 
 
@@ -52,21 +52,20 @@ def probe(recipe: Recipe, task: Task) -> Probe:
     small: Task = replace(task, test=(task.test[0][:count], task.test[1][:count]))
     assembly = assemble(resolve(recipe, task), small)
     server, executor, device = assembly.server, assembly.fleet.executor, torch.device(assembly.recipe.device)
-    tasks = server.tasks(assembly.fleet.free(), 0.0)
-    alone = device.type == "cpu"  # a GPU works on all of them at once
-    groups = [[task] for task in {task.level: task for task in tasks}.values()] if alone else [tasks]
-    executor.train(groups[0])  # the first time is never typical
-    by_level: dict[int, float] = {}
-    for group in groups:
-        took = _timed(device, executor.train, group) / len(group)
-        by_level |= {task.level: took for task in group}
+    tasks, levels = server.tasks(assembly.fleet.free(), 0.0), range(len(server.ladder))
+    if device.type == "cpu":
+        each = [[replace(tasks[0], level=level)] for level in levels]
+        executor.train(each[-1])  # the first time is never typical
+        updates = tuple(_timed(device, executor.train, task) for task in each)
+    else:  # works on all of them at once
+        executor.train(tasks)
+        updates = (_timed(device, executor.train, tasks) / len(tasks),) * len(levels)
     evaluated = _timed(device, assembly.evaluator.test, server.model, server.buffers)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # the runs themselves may be in other processes
     return Probe(
         layout=assembly.layout,
-        # A level that nobody was drawn for takes at most as long as the longest.
-        updates=tuple(by_level.get(level, max(by_level.values())) for level in server.client_levels),
+        updates=updates,
         sample=evaluated / count,
         test=len(task.test[0]),
         validation=len(task.hold_out(recipe.seed)[1]),
@@ -85,11 +84,13 @@ def predicted_pace(recipe: Recipe, layout: Layout) -> Pace:
     """Client updates and merges in the recipe's time budget, if no client is restored."""
     recipe = resolve_times(recipe, lambda: layout)
     links = recipe.fleet.resolved_links()
-    updates, merges = [0] * len(links), 0
+    updates, merges = [0] * len(recipe.method.levels_in_ladder), 0
 
     def count(server: Server, fleet: SimulatedFleet) -> None:
-        nonlocal updates, merges
-        updates, merges = list(server.updates), server.tick
+        nonlocal merges
+        merges, updates[:] = server.tick, [0] * len(updates)
+        for level, number in zip(server.client_levels, server.updates, strict=True):
+            updates[level] += number
 
     single = isinstance(recipe.method.coordination, Asynchronous)  # a merge is one update there
     fleet = run_clock(
@@ -142,7 +143,7 @@ def estimate(recipes: Sequence[Recipe]) -> list[float]:
 
 def _way(data: dict[str, Any]) -> dict[str, Any]:
     """What of a recipe decides how long a client's task and an evaluation take."""
-    sections = ("task", "training", "evaluation", "fleet", "device", "execution")
-    return {name: data[name] for name in sections} | {
-        name: data["method"][name] for name in ("ladder", "ranking", "local")
-    }
+    method = {name: data["method"][name] for name in ("ladder", "ranking", "local")}
+    evaluation = {name: value for name, value in data["evaluation"].items() if name != "every_seconds"}
+    sections = {name: data[name] for name in ("task", "training", "device", "execution")}
+    return sections | {"method": method, "evaluation": evaluation}

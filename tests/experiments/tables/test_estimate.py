@@ -21,23 +21,23 @@ def test_pace() -> None:
     pace = predicted_pace(recipe_for(HIGH, "fedgmr", short=True), layout)
     assert pace.merges == pytest.approx(39, abs=0.7)
     assert sum(pace.updates) == pytest.approx(390, rel=0.02)
-    assert len(pace.updates) == 10
+    assert pace.updates == pytest.approx((234, 39, 39, 39, 39), rel=0.05)  # six of the ten hold a twentieth
     # 80,000 s have 8,445; only some of them are counted.
     assert predicted_pace(recipe_for(HIGH, "fedgmr"), layout).merges == pytest.approx(80_000 / 9.472743, rel=1e-3)
     # A full model down to and up from a 1 / 0.25 MiB/s client takes 26 + 0.5 + 104 s, and the last has to wait for
     # nine others at 2.6 s each: 157 s.
     slow = predicted_pace(recipe_for(HIGH, "fedavg"), layout)
     assert slow.merges == pytest.approx(80_000 / 157, rel=0.05)
-    assert slow.updates == pytest.approx((slow.merges,) * 10)
+    assert slow.updates == pytest.approx((10 * slow.merges,))
 
 
 def test_seconds_of_a_run_by_hand() -> None:
     layout = Layout.of(Conv2())
     recipe = recipe_for(HIGH, "fedgmr_without_restoration", short=True, overrides=["evaluation.every_seconds=37.5"])
-    each = (1.0, *[0.1] * 9)  # the first client's tasks take longer
+    each = (0.1, 0.1, 0.1, 0.1, 1.0)  # a whole client's tasks take longer
     probed = Probe(layout=layout, updates=each, sample=0.001, test=1000, validation=500)
-    first, *others = predicted_pace(recipe, layout).updates
-    training = first + 0.1 * sum(others)
+    *others, whole = predicted_pace(recipe, layout).updates
+    training = 0.1 * sum(others) + whole
     # Twelve evaluations of a second each.
     assert run_seconds(recipe, probed) == pytest.approx(training + 12)
     restored = recipe_for(HIGH, "fedgmr", short=True, overrides=["evaluation.every_seconds=37.5"])
@@ -51,7 +51,7 @@ def test_a_probe_and_what_it_says() -> None:
     probed = probe(recipe, make_task(recipe))
     assert (probed.test, probed.validation) == (96, 24)
     assert all(0 < seconds < 60 for seconds in probed.updates)
-    assert len(probed.updates) == 10
+    assert len(probed.updates) == 5
     assert probed.sample > 0
     seconds = estimate([recipe, recipe_for(HIGH, "fedgmr", seed=1, overrides=TINY)])
     assert seconds[0] == seconds[1] > 0
