@@ -1,8 +1,8 @@
 """About how long runs will take on this device, told before they start.
 
 Client updates are counted by the time model (`clock.py`) as if no client were restored. What one of them takes is
-timed on the real objects of a run, for every way of training (a method's sub-models) and, on a CPU, every level;
-an evaluation once per task. Merging and recording are left out.
+timed on the real objects of a run, for every way of training (a method's sub-models) and, on a CPU, every level; so
+is part of an evaluation. Merging and recording are left out.
 """
 
 import json
