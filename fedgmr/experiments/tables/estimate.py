@@ -56,11 +56,11 @@ def probe(recipe: Recipe, task: Task) -> Probe:
     if device.type == "cpu":
         each = [[replace(tasks[0], level=level)] for level in levels]
         executor.train(each[-1])  # the first time is never typical
-        updates = tuple(_timed(device, executor.train, task) for task in each)
+        updates = tuple(_wall_seconds(device, executor.train, task) for task in each)
     else:  # works on all of them at once
         executor.train(tasks)
-        updates = (_timed(device, executor.train, tasks) / len(tasks),) * len(levels)
-    evaluated = _timed(device, assembly.evaluator.test, server.model, server.buffers)
+        updates = (_wall_seconds(device, executor.train, tasks) / len(tasks),) * len(levels)
+    evaluated = _wall_seconds(device, assembly.evaluator.test, server.model, server.buffers)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # the runs themselves may be in other processes
     return Probe(
@@ -72,7 +72,7 @@ def probe(recipe: Recipe, task: Task) -> Probe:
     )
 
 
-def _timed(device: torch.device, work: Callable[..., object], *arguments: object) -> float:
+def _wall_seconds(device: torch.device, work: Callable[..., object], *arguments: object) -> float:
     began = time.perf_counter()
     work(*arguments)
     if device.type == "cuda":
