@@ -28,11 +28,11 @@ from fedgmr.exchange import ClientTask
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.experiments.workshop import make_bench
 from fedgmr.fleets.simulated import SimulatedFleet
-from fedgmr.training.bench import Bench, MaskedBench
-from fedgmr.training.executors import SequentialExecutor
-from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.executor import SequentialExecutor
 from fedgmr.training.rules import Batch
-from fedgmr.training.sparse_bench import SparseBench
+from fedgmr.training.sparse.cut import SparseBench
+from fedgmr.training.submodel.workspace import Bench, MaskedBench
+from fedgmr.training.work import LocalTrainer
 
 DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05)
 LIMITS = {("FedGMR", 0.05): 0.45, ("HeteroFL", 0.05): 0.2}

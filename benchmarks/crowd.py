@@ -32,8 +32,8 @@ from fedgmr.tasks.mnist5k import SmallNet
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
-from fedgmr.training.evaluation import Evaluator
-from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.evaluation.evaluator import Evaluator
+from fedgmr.training.work import LocalTrainer
 
 AT_WORK = 100
 SAMPLES = 40  # per client

@@ -16,8 +16,8 @@ from pathlib import Path
 from environment import header, one_thread
 from tables import Row, markdown, write_csv
 
-from fedgmr.experiments.tables.ims_cost import round_seconds
-from fedgmr.experiments.tables.paper import read_paper
+from fedgmr.paper.ims_cost import round_seconds
+from fedgmr.paper.numbers import read_paper
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.models.conv2 import Conv2
 

@@ -23,12 +23,12 @@ from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import recipe_from
 from fedgmr.reporting.recorder import Recorder
 from fedgmr.server.server import Server
-from fedgmr.settings_text import read_mapping
+from fedgmr.settings.text import read_mapping
 from fedgmr.submodels.rankings import FullModel, Taylor
 from fedgmr.tasks.partition import SampleOrder
-from fedgmr.training.evaluation import Evaluator
-from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.training.rules import PlainSGD
+from fedgmr.training.work import LocalTrainer
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
 LIMIT = 0.10

@@ -32,7 +32,7 @@ from turns import fastest
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.fleets.simulated import SimulatedFleet
-from fedgmr.training.executors import Executor, SequentialExecutor
+from fedgmr.training.executor import Executor, SequentialExecutor
 
 LIMITS = {("conv2", "high"): 1.5, ("conv2", "dense"): 0.95, ("mnist5k", "high"): 0.95, ("mnist5k", "dense"): 0.95}
 STACKED = ("conv2", "vgg11", "mnist5k")  # nets that the stacked executor can train

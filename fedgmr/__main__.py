@@ -2,7 +2,7 @@
 
 import sys
 
-from fedgmr.cli import main
+from fedgmr.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,7 +7,7 @@ from fedgmr.fleets.presets import CLASSES, COMPOSITIONS
 from fedgmr.methods.method import BUILT_IN as METHODS
 from fedgmr.methods.method import method_factory
 from fedgmr.recipe import shipped_recipes
-from fedgmr.settings_text import read_mapping
+from fedgmr.settings.text import read_mapping
 from fedgmr.tasks import BUILT_IN as TASKS
 from fedgmr.tasks.task import task_factory
 

@@ -16,10 +16,10 @@ from fedgmr.fleets.network import NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods.method import Method, named_method
 from fedgmr.server.coordination import Participation
-from fedgmr.settings import build
-from fedgmr.settings_refusals import SettingError, suggestion
-from fedgmr.settings_schema import plain, schema
-from fedgmr.settings_text import apply_overrides, read_mapping
+from fedgmr.settings.build import build
+from fedgmr.settings.refusals import SettingError, suggestion
+from fedgmr.settings.schema import plain, schema
+from fedgmr.settings.text import apply_overrides, read_mapping
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.optimizers import SGD

@@ -85,7 +85,7 @@ MODULES = modules()
 @pytest.mark.parametrize("room", FORBIDDEN)
 def test_dependencies_point_one_way(room: str) -> None:
     inside = {n: r for n, r in MODULES.items() if n == f"fedgmr.{room}" or n.startswith(f"fedgmr.{room}.")}
-    inside = {n: r for n, r in inside.items() if not n.startswith("fedgmr.fleets.flower")}  # stands on everything
+    inside = {n: r for n, r in inside.items() if not n.startswith("fedgmr.flower")}  # stands on everything
     assert inside, f"there is no fedgmr.{room} any more: correct this test"
     wrong = {name: sorted(found & FORBIDDEN[room]) for name, found in inside.items() if found & FORBIDDEN[room]}
     assert wrong == {}
@@ -98,7 +98,7 @@ def test_only_main_imports_the_command_line() -> None:
 def test_only_the_room_of_the_flower_apps_imports_flwr() -> None:
     users = {path for path in PACKAGE.rglob("*.py") if "flwr" in {n.split(".")[0] for n in _names(path)}}
     assert users
-    assert {path.relative_to(PACKAGE).parts[:2] for path in users} == {("fleets", "flower")}
+    assert {path.relative_to(PACKAGE).parts[:2] for path in users} == {("flower", "client"), ("flower", "server")}
 
 
 def _names(path: Path) -> Iterator[str]:

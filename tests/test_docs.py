@@ -16,10 +16,10 @@ import pytest
 from packaging.requirements import Requirement
 
 import fedgmr
-from fedgmr.cli import _parser
+from fedgmr.cli.main import _parser
 from fedgmr.recipe import Recipe, load_recipe, recipe_from
-from fedgmr.settings_schema import Key, inner_slot, is_list, keys_of, kind_name, plain
-from fedgmr.settings_text import read_mapping
+from fedgmr.settings.schema import Key, inner_slot, is_list, keys_of, kind_name, plain
+from fedgmr.settings.text import read_mapping
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])

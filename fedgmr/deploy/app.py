@@ -10,8 +10,8 @@ from pathlib import Path
 from string import Template
 
 from fedgmr.recipe import Recipe, recipe_data
-from fedgmr.settings_refusals import SettingError
-from fedgmr.settings_text import dump, write_text_atomic
+from fedgmr.settings.refusals import SettingError
+from fedgmr.settings.text import dump, write_text_atomic
 
 RECIPE = "recipe.yaml"
 _UNITS = ("fedgmr-superlink.service", "fedgmr-superexec.service", "fedgmr-supernode.service")

@@ -22,7 +22,7 @@ from fedgmr.deploy.site import CONNECTION, LOOPBACK, Site, new_site, open_site
 from fedgmr.experiments.run import Watcher
 from fedgmr.experiments.rundir import RECIPE, open_run
 from fedgmr.recipe import Recipe
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 
 FOLDER = "flower"
 _POLL = 0.5

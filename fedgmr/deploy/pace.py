@@ -14,7 +14,7 @@ from dataclasses import replace
 from fedgmr.experiments.assembly import make_task, resolve, synchronous_round
 from fedgmr.recipe import Recipe
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 
 TASK_OVERHEAD = 5.0  # seconds of an empty Flower task on an idle machine
 SHORTEST_PERIOD = 5.0
@@ -28,7 +28,7 @@ _MARGIN = 1.10
 def measured_start(clients: int) -> float:
     """Seconds until this machine has started so many ClientApps at once, which is most of a task on it."""
     began = time.perf_counter()
-    command = [sys.executable, "-c", "import fedgmr.fleets.flower.client_app"]
+    command = [sys.executable, "-c", "import fedgmr.flower.client.client_app"]
     started = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(clients)]
     try:
         if any(process.wait() for process in started):

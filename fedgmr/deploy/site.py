@@ -18,8 +18,8 @@ from pathlib import Path
 
 from fedgmr.deploy.app import template
 from fedgmr.deploy.processes import Program
-from fedgmr.settings_refusals import SettingError
-from fedgmr.settings_text import write_text_atomic
+from fedgmr.settings.refusals import SettingError
+from fedgmr.settings.text import write_text_atomic
 
 CONNECTION = "fleet"
 TESTED = "1.41"

@@ -25,12 +25,12 @@ from fedgmr.recipe import Recipe
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
 from fedgmr.server.label_aware import Labels, output_rows
 from fedgmr.server.server import Server, Workload
-from fedgmr.submodels.channels import ChannelPlan, follow_channels
+from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Task, named_task
-from fedgmr.training.evaluation import Evaluator
+from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.wire import ValueType
 
 F = TypeVar("F", bound=RecordedFleet)

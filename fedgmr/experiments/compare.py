@@ -13,7 +13,7 @@ from fedgmr.experiments.sweep.grid import grid_points
 from fedgmr.experiments.sweep.keys import recipe_key
 from fedgmr.experiments.sweep.plan import PlannedRun, run_status
 from fedgmr.recipe import Recipe
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 
 
 def planned_runs(

@@ -32,9 +32,9 @@ from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods.method import Method, named_method
 from fedgmr.recipe import Recipe, TaskSettings
 from fedgmr.reporting.recorder import History, Recorder
-from fedgmr.settings import build
+from fedgmr.settings.build import build
 from fedgmr.tasks.task import Task
-from fedgmr.training.evaluation import Measurement
+from fedgmr.training.evaluation.evaluator import Measurement
 
 
 class Watcher(Protocol):

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from fedgmr.recipe import Recipe, recipe_data, recipe_from
-from fedgmr.settings_refusals import SettingError
-from fedgmr.settings_text import dump, read_mapping, write_text_atomic
+from fedgmr.settings.refusals import SettingError
+from fedgmr.settings.text import dump, read_mapping, write_text_atomic
 
 RECIPE = "recipe.yaml"
 SUMMARY = "summary.json"

@@ -1,6 +1,6 @@
 """Where a run's tasks are trained: which bench fits the method, and which executor is the fastest here.
 
-`auto` is decided by a probe: a few tasks with each executor that can do them. Read next: `fedgmr/training/graphed.py`.
+`auto` is decided by a probe: a few tasks with each executor. Read next: `fedgmr/training/graphed/executor.py`.
 """
 
 import time
@@ -15,26 +15,26 @@ from fedgmr.exchange import ClientTask
 from fedgmr.methods.method import Method
 from fedgmr.recipe import Recipe
 from fedgmr.server.server import Server
-from fedgmr.submodels.channels import ChannelPlan
+from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.submodels.widths import RollingWindow
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Task
-from fedgmr.training import fused
-from fedgmr.training.bench import Bench, MaskedBench
-from fedgmr.training.break_even import ASSUMED, break_even, observe_layers
-from fedgmr.training.dropout import with_own_dropout
 from fedgmr.training.execution import ExecutionSettings
-from fedgmr.training.executors import Executor, SequentialExecutor
-from fedgmr.training.graphed import GraphedExecutor, can_be_graphed
-from fedgmr.training.graphed_bench import GraphedBench, GraphedMasked, GraphedSliced
-from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.executor import Executor, SequentialExecutor
+from fedgmr.training.graphed import fused
+from fedgmr.training.graphed.bench import GraphedBench, GraphedMasked, GraphedSliced
+from fedgmr.training.graphed.executor import GraphedExecutor, can_be_graphed
+from fedgmr.training.graphed.memory import Fusion
 from fedgmr.training.optimizers import SGD, Optimizer
-from fedgmr.training.sliced_bench import SlicedBench
-from fedgmr.training.sparse_bench import SparseBench, large_layers
-from fedgmr.training.stacked import StackedExecutor, stack_for
-from fedgmr.training.static_desk import Fusion
-from fedgmr.training.threaded import ThreadedExecutor
+from fedgmr.training.plain.dropout import with_own_dropout
+from fedgmr.training.plain.threaded import ThreadedExecutor
+from fedgmr.training.sparse.break_even import ASSUMED, break_even, observe_layers
+from fedgmr.training.sparse.cut import SparseBench, large_layers
+from fedgmr.training.stacked.executor import StackedExecutor, stack_for
+from fedgmr.training.submodel.sliced_bench import SlicedBench
+from fedgmr.training.submodel.workspace import Bench, MaskedBench
+from fedgmr.training.work import LocalTrainer
 
 _PROBED = 4  # tasks side by side
 _OnGPU = Literal["sequential", "graphed", "stacked"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.training.executors import Executor
+from fedgmr.training.executor import Executor
 from fedgmr.wire import ValueType
 
 _TYPES = {ValueType.FP16: torch.float16, ValueType.BF16: torch.bfloat16}

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.fleets.measurement import Meter
 from fedgmr.fleets.network import Network
-from fedgmr.training.executors import Executor
+from fedgmr.training.executor import Executor
 
 _ROUNDING = 1e-9  # seconds; a return computed by `change` must not fall just before itself in `away`
 

@@ -16,8 +16,8 @@ from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.restoration import Saturation
 from fedgmr.server.server import ServerRules
 from fedgmr.server.staleness import Polynomial
-from fedgmr.settings import build, imported
-from fedgmr.settings_refusals import SettingError, suggestion
+from fedgmr.settings.build import build, imported
+from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.submodels.levels import Ladder
 from fedgmr.submodels.rankings import Threshold
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix

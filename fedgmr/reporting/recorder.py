@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from fedgmr.settings_text import write_text_atomic
+from fedgmr.settings.text import write_text_atomic
 
 METRICS = "metrics.jsonl"
 

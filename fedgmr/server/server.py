@@ -40,7 +40,7 @@ from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Sta
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix
 
 if TYPE_CHECKING:
-    from fedgmr.submodels.channels import ChannelPlan
+    from fedgmr.submodels.channels.plan import ChannelPlan
 
 _UNSETTLED = 256  # losses the server lets a device keep before it looks at them
 Validate = Callable[[Tensor, Tensor], float]  # (flat model, buffers) -> metric, higher is better

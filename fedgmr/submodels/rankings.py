@@ -20,7 +20,7 @@ from fedgmr.submodels.levels import Ladder, LevelMap, check_scores, increments_o
 from fedgmr.submodels.selection import place, place_across, place_within, positions
 
 if TYPE_CHECKING:
-    from fedgmr.submodels.channels import ChannelPlan
+    from fedgmr.submodels.channels.plan import ChannelPlan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.channels import Axis, ChannelPlan, Group
+from fedgmr.submodels.channels.plan import Axis, ChannelPlan, Group
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
 from fedgmr.submodels.rankings import Standing

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgmr.settings_refusals import SettingError, suggestion
+from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.tasks.formats.arrays import Counts
 
 VARIABLE = "FEDGMR_DATA"

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 from fedgmr.tasks import BUILT_IN
 from fedgmr.tasks.sources import VARIABLE, Source, data_root
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgmr.seeding import derived_seed, generator
-from fedgmr.settings import imported
-from fedgmr.settings_refusals import SettingError, suggestion
+from fedgmr.settings.build import imported
+from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.submodels.layout import Layout
 
 Samples = tuple[Tensor, Tensor]  # inputs, targets; the first dimension is the sample

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fedgmr.training.bench import LocalRun
+    from fedgmr.training.submodel.workspace import LocalRun
 
 Thetas = Sequence[Tensor | None]  # per parameter; None: nothing of it is dropped
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fedgmr.training.bench import LocalRun
+    from fedgmr.training.submodel.workspace import LocalRun
 
 
 class Descent(Protocol):

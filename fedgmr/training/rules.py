@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from fedgmr.exchange import ClientTask
 from fedgmr.seeding import generator
-from fedgmr.training.bench import Bench, LocalRun
+from fedgmr.training.submodel.workspace import Bench, LocalRun
 
 Norm = Literal["running", "static", "batch", "per_width"]
 

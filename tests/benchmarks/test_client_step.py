@@ -3,7 +3,7 @@ import pytest
 import torch
 from client_step import Case
 
-from fedgmr.training.sparse_bench import SparseBench
+from fedgmr.training.sparse.cut import SparseBench
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 
 from fedgmr.deploy.app import write_app, write_project
 from fedgmr.recipe import load_recipe, recipe_from
-from fedgmr.settings_refusals import SettingError
-from fedgmr.settings_text import read_mapping
+from fedgmr.settings.refusals import SettingError
+from fedgmr.settings.text import read_mapping
 
 
 def test_an_app_has_what_flower_asks_for(tmp_path: Path) -> None:
@@ -23,8 +23,8 @@ def test_an_app_has_what_flower_asks_for(tmp_path: Path) -> None:
     app = project["tool"]["flwr"]["app"]
     assert project["project"]["name"] == "quickstart"
     assert app["components"] == {
-        "serverapp": "fedgmr.fleets.flower.server_app:app",
-        "clientapp": "fedgmr.fleets.flower.client_app:app",
+        "serverapp": "fedgmr.flower.server.server_app:app",
+        "clientapp": "fedgmr.flower.client.client_app:app",
     }
     assert app["config"] == {
         "recipe": "recipe.yaml",

@@ -5,7 +5,7 @@ import pytest
 from fedgmr.deploy.pace import paced_for_machines, paced_for_trying
 from fedgmr.experiments.assembly import make_task, resolve
 from fedgmr.recipe import Recipe, load_recipe
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 
 
 def quickstart(*overrides: str) -> Recipe:

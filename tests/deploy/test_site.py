@@ -14,7 +14,7 @@ import pytest
 
 from fedgmr.deploy import site as sites
 from fedgmr.deploy.site import Site, free_ports, new_site, open_site
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 
 
 @pytest.fixture(autouse=True)

@@ -41,7 +41,7 @@ class Command:
     def __init__(self, folder: Path, streams: Path) -> None:
         self.folder, self.streams = folder, streams
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["pytest", "fedgmr.cli", "fedgmr.experiments.run", "torch.optim"])
+        self._context.set_forkserver_preload(["pytest", "fedgmr.cli.main", "fedgmr.experiments.run", "torch.optim"])
 
     def __call__(self, *arguments: str, before: Callable[[], None] | None = None, figures: bool = False) -> Outcome:
         """Run to the end; `before` is called in the process first."""
@@ -70,7 +70,7 @@ def _child(
     sys.argv = ["fedgmr", *arguments]
     if not figures:
         sys.modules["matplotlib"] = None  # type: ignore[assignment]
-    from fedgmr.cli import main
+    from fedgmr.cli.main import main
 
     if before is not None:
         before()

@@ -55,4 +55,4 @@ def test_init_writes_a_folder_once(quick: Command) -> None:
     assert written["deployment"]["identity"] == "node"
     # The written recipe is paced already; what it says is what runs.
     assert written["evaluation"]["every_seconds"] == written["method"]["coordination"]["period"] > 5.5
-    assert Path(quick.folder / "fleet" / "pyproject.toml").read_text().count("fedgmr.fleets.flower") == 2
+    assert Path(quick.folder / "fleet" / "pyproject.toml").read_text().count("fedgmr.flower") == 2

@@ -11,7 +11,7 @@ from equivalence.runs import BRISK, drive, objects
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.experiments.assembly import Assembly, assemble
 from fedgmr.methods import BUILT_IN
-from fedgmr.training.executors import Executor
+from fedgmr.training.executor import Executor
 
 SECONDS = {"fedgmr": 200.0, "fedgmr_without_restoration": 120.0, "fedavg": 700.0, "fedasync": 120.0}
 RULES: dict[str, dict[str, Any]] = {

@@ -12,12 +12,12 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from fleets.flower.grid import RUN, FakeGrid, Message, Node, identify, partitions
-from fleets.flower.virtual import VirtualClock
+from flower.grid import RUN, FakeGrid, Message, Node, identify, partitions
+from flower.virtual import VirtualClock
 
 from equivalence.runs import BRISK, LINKS, SCALE, Moment, drive
 from fedgmr.experiments.assembly import assemble, make_task, resolve
-from fedgmr.fleets.flower.server_app import assemble_deployed
+from fedgmr.flower.server.server_app import assemble_deployed
 from fedgmr.recipe import Recipe, recipe_from
 
 TICKS = 20

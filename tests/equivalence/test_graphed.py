@@ -18,8 +18,8 @@ from fedgmr.experiments.workshop import Workshop
 from fedgmr.federation import federate
 from fedgmr.methods.method import BUILT_IN
 from fedgmr.tasks.images import FlipAndCrop
-from fedgmr.training import fused
-from fedgmr.training.graphed import Slot, can_be_graphed
+from fedgmr.training.graphed import fused
+from fedgmr.training.graphed.executor import Slot, can_be_graphed
 from fedgmr.training.optimizers import SGD, Adam
 from fedgmr.training.rules import OrderedDropout, PlainSGD
 

@@ -12,10 +12,10 @@ from equivalence.runs import BRISK, LINKS, distance, drive, objects
 from fedgmr import Task
 from fedgmr.experiments import workshop
 from fedgmr.experiments.assembly import Assembly
-from fedgmr.training.bench import MaskedBench
-from fedgmr.training.break_even import LayerWork
-from fedgmr.training.local_sgd import LocalTrainer
-from fedgmr.training.sparse_bench import SparseBench
+from fedgmr.training.sparse.break_even import LayerWork
+from fedgmr.training.sparse.cut import SparseBench
+from fedgmr.training.submodel.workspace import MaskedBench
+from fedgmr.training.work import LocalTrainer
 
 # The level map as it is: a rounding must not move a coordinate to another level.
 FROZEN = {"interval": 10_000, "restoration": {"patience": 1}}

@@ -8,7 +8,7 @@ from e2e.recipes import recipe
 
 from fedgmr.experiments.run import Result, resume_run, run_recipe
 from fedgmr.recipe import recipe_from
-from fedgmr.training.evaluation import Measurement, Score
+from fedgmr.training.evaluation.evaluator import Measurement, Score
 
 
 class StoppedError(Exception):

@@ -14,7 +14,7 @@ from fedgmr.federation import federate
 from fedgmr.fleets.measurement import LinkEstimate, Meter, Prior, largest_fitting
 from fedgmr.fleets.network import MIB, WireSizes
 from fedgmr.recipe import recipe_from
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.levels import LevelMap
 
 EXACT = Prior(overhead=5.0, deviation=100.0, jitter=1e-6, noise=0.0)

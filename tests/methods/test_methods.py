@@ -24,7 +24,7 @@ from fedgmr.server.coordination import Asynchronous, SemiAsynchronous, Synchrono
 from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.restoration import Saturation
 from fedgmr.server.staleness import Polynomial
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.rankings import FullModel, Taylor, Threshold
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix
 from fedgmr.training.rules import OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD

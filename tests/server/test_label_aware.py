@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedgmr.server.aggregation import MaskAware, Merge, mask_aware_mean
 from fedgmr.server.label_aware import LabelAware, Labels, output_rows
 from fedgmr.server.sums import Contribution
-from fedgmr.submodels.channels import follow_channels
+from fedgmr.submodels.channels.plan import follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import width_levels

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgmr.cli import main
+from fedgmr.cli.main import main
 from fedgmr.tasks.formats import cifar, idx
 from fedgmr.tasks.formats.download import Download
 from tasks.test_formats import write_batches, write_idx, write_leaf, write_lines

@@ -17,9 +17,9 @@ from fedgmr.tasks.cifar10 import MEAN, STD, cifar10
 from fedgmr.tasks.images import FlipAndCrop, black_of
 from fedgmr.tasks.partition import Dirichlet, SampleOrder
 from fedgmr.tasks.task import Drawn, Task
-from fedgmr.training.bench import MaskedBench
-from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.rules import PlainSGD
+from fedgmr.training.submodel.workspace import MaskedBench
+from fedgmr.training.work import LocalTrainer
 from tasks.test_formats import write_batches
 from tasks.test_packed import write_sheets
 

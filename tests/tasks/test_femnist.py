@@ -9,7 +9,7 @@ import torch
 
 from fedgmr.experiments.assembly import resolve
 from fedgmr.recipe import load_recipe
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 from fedgmr.tasks import named_task
 from fedgmr.tasks.femnist import femnist
 from fedgmr.tasks.partition import ByUser, Dirichlet, Pool

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedgmr.submodels.channels import follow_channels
+from fedgmr.submodels.channels.plan import follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.widths import solve_widths, width_levels
 from fedgmr.tasks.losses import one_hot_bce, token_cross_entropy, token_top1
@@ -15,7 +15,7 @@ from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
 from fedgmr.tasks.models.transformer import EMBEDDING_STD, Transformer2L
 from fedgmr.tasks.models.vgg11 import VGG11
-from fedgmr.training.slicing import kept_sets, slice_module
+from fedgmr.training.submodel.slicing import kept_sets, slice_module
 
 
 def bound(weight: Tensor) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgmr.cli import main
+from fedgmr.cli.main import main
 from fedgmr.tasks import named_task
 from fedgmr.tasks.formats import arrays
 from fedgmr.tasks.formats.packed import count_arrays, count_sheets, read_arrays, read_sheets

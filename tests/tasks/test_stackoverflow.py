@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 from fedgmr.tasks.stackoverflow import stackoverflow
 from fedgmr.tasks.words import BEGIN, END, TOKENS, UNKNOWN, build_vocabulary, sequences, split_words
 from tasks.test_formats import write_lines

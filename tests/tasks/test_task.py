@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 from fedgmr.tasks.task import Task, named_task, top1
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedgmr.training import break_even as module_under_test
-from fedgmr.training.break_even import DENSITIES, LayerWork, break_even, observe_layers
+from fedgmr.training.sparse import break_even as module_under_test
+from fedgmr.training.sparse.break_even import DENSITIES, LayerWork, break_even, observe_layers
 
 WORK = LayerWork(outputs=60, inputs=50, rows=7)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.resnet18 import ResNet18
 from fedgmr.tasks.models.vgg11 import VGG11
-from fedgmr.training.chains import arrange_chain, arrange_for_training, channels_last
+from fedgmr.training.plain.chains import arrange_chain, arrange_for_training, channels_last
 
 
 def small() -> nn.Sequential:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedgmr.training.dropout import OwnDropout, with_own_dropout
+from fedgmr.training.plain.dropout import OwnDropout, with_own_dropout
 
 
 def draws_of(seed: int = 7) -> torch.Generator:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.losses import token_cross_entropy, token_top1
 from fedgmr.tasks.task import Task
-from fedgmr.training.evaluation import Evaluator, Score
+from fedgmr.training.evaluation.evaluator import Evaluator, Score
 
 INPUTS = torch.linspace(-2, 2, 46).view(23, 2)
 TARGETS = torch.arange(23) % 3

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, max_pool2d, relu
 
-from fedgmr.training import fused
 from fedgmr.training.dropping import Dropping
+from fedgmr.training.graphed import fused
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 pytestmark = pytest.mark.skipif(

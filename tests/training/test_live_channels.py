@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.task import Task
-from fedgmr.training.live_channels import LiveConv2d, convolution_before, live_channels
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
+from fedgmr.training.sparse.channels import LiveConv2d, convolution_before, live_channels
 
 from .test_sparse_bench import (
     CPU,

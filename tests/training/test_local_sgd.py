@@ -14,10 +14,10 @@ from fedgmr.exchange import ClientTask, Report, Update
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
-from fedgmr.training.bench import MaskedBench
-from fedgmr.training.executors import SequentialExecutor
-from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.executor import SequentialExecutor
 from fedgmr.training.rules import LocalRule, PlainSGD
+from fedgmr.training.submodel.workspace import MaskedBench
+from fedgmr.training.work import LocalTrainer
 
 SEED = 5
 

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from fedgmr.methods.method import BUILT_IN
 from fedgmr.recipe import recipe_from
-from fedgmr.submodels.channels import follow_channels
+from fedgmr.submodels.channels.plan import follow_channels
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import solve_widths, width_levels
 from fedgmr.tasks.task import Task
-from fedgmr.training.bench import Bench, LocalRun, MaskedBench
-from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD
-from fedgmr.training.sliced_bench import SlicedBench
+from fedgmr.training.submodel.sliced_bench import SlicedBench
+from fedgmr.training.submodel.workspace import Bench, LocalRun, MaskedBench
+from fedgmr.training.work import LocalTrainer
 from training.test_rules import CPU, SEED, ones_task, order_of, task_of, work
 
 GENTLE = Adam(eps=1e-3)  # so that rounding in tiny gradients does not turn into whole steps

@@ -6,7 +6,7 @@ import torch
 
 from fedgmr.submodels.layout import TensorPlace
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.training.patterns import Pattern, find_kept, true_positions
+from fedgmr.training.sparse.patterns import Pattern, find_kept, true_positions
 
 
 @pytest.mark.parametrize("size", [1, 8, 24, 1000, 1003])

@@ -6,8 +6,8 @@ from torch import nn
 
 from fedgmr.tasks.losses import token_cross_entropy, token_top1
 from fedgmr.tasks.task import Task
-from fedgmr.training.evaluation import Evaluator
-from fedgmr.training.replayed import Replayed, Sums
+from fedgmr.training.evaluation.evaluator import Evaluator
+from fedgmr.training.evaluation.replayed import Replayed, Sums
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -16,17 +16,17 @@ from fedgmr.exchange import ClientTask, Update
 from fedgmr.methods import named_method
 from fedgmr.server.aggregation import Merge
 from fedgmr.server.sums import Contribution
-from fedgmr.submodels.channels import follow_channels
+from fedgmr.submodels.channels.plan import follow_channels
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import solve_widths, width_levels
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
-from fedgmr.training.bench import LocalRun, MaskedBench
 from fedgmr.training.dropping import factor
-from fedgmr.training.evaluation import Evaluator
-from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
-from fedgmr.training.sliced_bench import SlicedBench
+from fedgmr.training.submodel.sliced_bench import SlicedBench
+from fedgmr.training.submodel.workspace import LocalRun, MaskedBench
+from fedgmr.training.work import LocalTrainer
 
 SEED = 5
 CPU = torch.device("cpu")

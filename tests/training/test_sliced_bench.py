@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.submodels.channels import follow_channels
+from fedgmr.submodels.channels.plan import follow_channels
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import Standing
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix, solve_widths, width_levels
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
-from fedgmr.training.bench import Bench, MaskedBench
-from fedgmr.training.executors import SequentialExecutor
-from fedgmr.training.local_sgd import LocalTrainer
+from fedgmr.training.executor import SequentialExecutor
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, WidthSGD
-from fedgmr.training.sliced_bench import SlicedBench
+from fedgmr.training.submodel.sliced_bench import SlicedBench
+from fedgmr.training.submodel.workspace import Bench, MaskedBench
+from fedgmr.training.work import LocalTrainer
 from training.test_slicing import narrow_conv2, small_resnet, small_vgg
 
 SEED, STEPS, BATCH, CLASSES = 5, 10, 6, 5

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedgmr.submodels.channels import ChannelPlan, follow_channels
+from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.widths import width_levels
-from fedgmr.training.slicing import SlicedAttention, kept_sets, scale_hidden, slice_module
+from fedgmr.training.submodel.slicing import SlicedAttention, kept_sets, scale_hidden, slice_module
 
 CLASSES = 5
 IMAGES = (4, 3, 8, 8)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import fedgmr.training.sparse_bench as module_under_test
+import fedgmr.training.sparse.cut as module_under_test
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
@@ -16,13 +16,13 @@ from fedgmr.submodels.rankings import Magnitude, Standing
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
-from fedgmr.training.bench import Bench, MaskedBench
-from fedgmr.training.bit_masks import BitMaskedBench
-from fedgmr.training.chains import arrange_for_training
-from fedgmr.training.local_sgd import LocalTrainer
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
+from fedgmr.training.plain.chains import arrange_for_training
 from fedgmr.training.rules import LocalRule, PlainSGD, ThresholdedSGD
-from fedgmr.training.sparse_bench import SparseBench, cut_sparse, large_layers
+from fedgmr.training.sparse.cut import SparseBench, cut_sparse, large_layers
+from fedgmr.training.submodel.bit_masks import BitMaskedBench
+from fedgmr.training.submodel.workspace import Bench, MaskedBench
+from fedgmr.training.work import LocalTrainer
 
 LADDER = (0.1, 0.3, 1.0)
 CPU = torch.device("cpu")

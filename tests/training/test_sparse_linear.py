@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedgmr.training.patterns import Pattern
-from fedgmr.training.sparse_linear import SparseLinear, SparseWeight
+from fedgmr.training.sparse.linear import SparseLinear, SparseWeight
+from fedgmr.training.sparse.patterns import Pattern
 
 
 def pattern_of(mask: Tensor) -> Pattern:
@@ -134,8 +134,8 @@ def test_it_warns_of_nothing() -> None:
     """In a process of its own: PyTorch warns once in each."""
     code = """
 import torch
-from fedgmr.training.patterns import Pattern
-from fedgmr.training.sparse_linear import SparseWeight
+from fedgmr.training.sparse.patterns import Pattern
+from fedgmr.training.sparse.linear import SparseWeight
 weight = SparseWeight(Pattern.of(torch.tensor([0, 3], dtype=torch.int32), (2, 2)), torch.ones(2))
 weight.gradient(torch.ones(2, 8), torch.ones(2, 8)), weight.transposed_times(weight.times(torch.ones(2, 8)))
 """

@@ -20,10 +20,11 @@ from fedgmr.tasks.images import FlipAndCrop
 from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.vgg11 import VGG11
-from fedgmr.training import stacked, stacked_net
 from fedgmr.training.rules import OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
-from fedgmr.training.stack_plan import Conv, plan_stack
-from fedgmr.training.stacked import StackedExecutor, taking_of
+from fedgmr.training.stacked import executor as stacked
+from fedgmr.training.stacked import net as stacked_net
+from fedgmr.training.stacked.executor import StackedExecutor, taking_of
+from fedgmr.training.stacked.plan import Conv, plan_stack
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 RUNS = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedgmr.tasks.task import Task
-from fedgmr.training.threaded import ThreadedExecutor
+from fedgmr.training.plain.threaded import ThreadedExecutor
 
 
 @pytest.fixture(autouse=True)

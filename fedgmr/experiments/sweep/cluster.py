@@ -19,7 +19,7 @@ from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.processes import RETRIES, threads_per_worker
 from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
 from fedgmr.recipe import recipe_data, recipe_from
-from fedgmr.settings_refusals import SettingError, say_in_one_line
+from fedgmr.settings.refusals import SettingError, say_in_one_line
 
 LOCAL = "local"
 _ANSWER = 10.0  # wall seconds to wait for a cluster

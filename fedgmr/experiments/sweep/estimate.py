@@ -22,7 +22,7 @@ from fedgmr.experiments.sweep.processes import call_in_process
 from fedgmr.federation import federate
 from fedgmr.recipe import Recipe, recipe_data, recipe_from
 from fedgmr.reporting.recorder import METRICS
-from fedgmr.settings_text import read_mapping
+from fedgmr.settings.text import read_mapping
 
 TRIAL_SECONDS = 3.0
 

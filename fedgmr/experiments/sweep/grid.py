@@ -11,7 +11,7 @@ from typing import Any
 from fedgmr.experiments.sweep.keys import WITHOUT_EFFECT
 from fedgmr.methods.method import PAPER, PLUGGED
 from fedgmr.recipe import Recipe, recipe_from
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 
 _OPEN, _CLOSED, _QUOTES = "[{(", "]})", "\"'"
 

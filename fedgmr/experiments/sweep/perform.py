@@ -11,7 +11,7 @@ from fedgmr.experiments.sweep.plan import PlannedRun, plan_sweep, read_summary
 from fedgmr.experiments.sweep.processes import run_in_processes
 from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
 from fedgmr.recipe import Recipe
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 
 
 def run_sweep(

@@ -16,7 +16,7 @@ from experiments.sweep.runs import left, small
 from experiments.sweep.test_plan import Log
 from fedgmr.experiments.sweep import perform_sweep, plan_sweep, run_sweep
 from fedgmr.recipe import Recipe
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 
 
 def test_without_ray_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

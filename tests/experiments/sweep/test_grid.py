@@ -5,7 +5,7 @@ from e2e.recipes import recipe
 
 from fedgmr.experiments.sweep.grid import grid_points, split_values
 from fedgmr.server.restoration import Saturation
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 
 
 def test_every_combination_in_order() -> None:

@@ -11,7 +11,7 @@ from fedgmr.experiments.sweep import exit_code, find_finished, perform_sweep, pl
 from fedgmr.experiments.sweep.plan import run_name
 from fedgmr.experiments.sweep.work import Outcome
 from fedgmr.recipe import recipe_from
-from fedgmr.settings_refusals import SettingError
+from fedgmr.settings.refusals import SettingError
 
 
 class Log:

@@ -1,0 +1,1 @@
+"""The client's half: the app, its data and its files."""

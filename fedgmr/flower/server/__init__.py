@@ -1,0 +1,1 @@
+"""The server's half: the app, the fleet it drives, and the threads that talk to Flower's grid."""

@@ -1,0 +1,108 @@
+"""Tasks on their way: how long each may take, and which are lost although nobody says so.
+
+A delivered message is never delivered again: a node that is restarted in the middle of a task forgets it, and the grid
+does not tell. But the moment of a node's last start changes, and that is how it is seen.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fedgmr import wire
+from fedgmr.exchange import ClientTask
+from fedgmr.fleets.deployment import DeploymentSettings
+from fedgmr.fleets.measurement import Meter
+from fedgmr.flower.server.packing import Parcel
+from fedgmr.flower.server.roster import Seat
+from fedgmr.flower.terms import Terms
+
+_GRACE = 10.0  # seconds beyond its time to live after which a task is given up without the SuperLink's word
+_MOST_DOUBLINGS = 6
+_POLL_SHARE, _SHORTEST_POLL, _LONGEST_POLL = 0.05, 0.25, 2.0
+
+
+@dataclass(kw_only=True, eq=False)
+class Flight:
+    """A task on its way."""
+
+    task: ClientTask
+    number: int  # dispatches before it
+    node: int
+    start: str  # of the node at dispatch, as the grid tells it
+    sent: float
+    deadline: float
+    down: int
+    expected: float  # seconds; 0: nobody knows
+    resent: bool = False
+
+    @property
+    def name(self) -> str:
+        """For the journal."""
+        return f"{self.task.client}:{self.task.version}:{self.number}"
+
+    @property
+    def poll(self) -> float:
+        """Seconds between looks for the answer."""
+        return min(max(_SHORTEST_POLL, _POLL_SHARE * self.expected), _LONGEST_POLL)
+
+
+@dataclass(kw_only=True)
+class Flights:
+    """All tasks on their way."""
+
+    terms: Terms
+    settings: DeploymentSettings
+    meter: Meter
+    _flights: dict[int, Flight] = field(default_factory=dict)  # by number
+    _delays: Counter[int] = field(default_factory=Counter)  # by client: tasks in a row that ran out of time
+    _begun: int = 0
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def busy(self) -> set[int]:
+        """Clients that have a task."""
+        return {flight.task.client for flight in self._flights.values()}
+
+    def begin(self, parcel: Parcel, seat: Seat, now: float) -> Flight:
+        """A task leaves for the node on `seat`."""
+        task = parcel.task
+        up = wire.update_bytes(task.levels.sizes[task.level], self.terms.update_buffers(task), self.terms.value_type)
+        expected = self.meter.expected(task.client, down=parcel.size, up=up)
+        allowed = self.settings.first_task
+        if expected is not None:
+            allowed = max(self.settings.shortest, self.settings.patience * expected)
+        flight = Flight(
+            task=task,
+            number=self._begun,
+            node=seat.node,
+            start=seat.start,
+            sent=now,
+            deadline=now + allowed * 2 ** min(self._delays[task.client], _MOST_DOUBLINGS),
+            down=parcel.size,
+            expected=expected or 0.0,
+        )
+        self._begun += 1
+        self._flights[flight.number] = flight
+        return flight
+
+    def going(self, flight: Flight) -> bool:
+        """Whether the task has not ended yet."""
+        return flight.number in self._flights
+
+    def end(self, flight: Flight, reason: str = "") -> None:
+        """The task has ended; without a reason, well. One that ran out of time gives the next one twice as much."""
+        del self._flights[flight.number]
+        if reason == "expired":
+            self._delays[flight.task.client] += 1
+        elif not reason:
+            del self._delays[flight.task.client]
+
+    def lost(self, online: Mapping[int, str], now: float) -> Iterator[tuple[Flight, str]]:
+        """Tasks that will not come back, with the reason."""
+        for flight in list(self._flights.values()):
+            start = online.get(flight.node)
+            if start is not None and start != flight.start:
+                yield flight, "restarted"
+            elif now > flight.deadline + _GRACE:
+                yield flight, "expired"

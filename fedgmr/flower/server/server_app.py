@@ -1,0 +1,171 @@
+"""The server's app: the same server, loop, records and report as a simulation, with the Flower fleet.
+
+Keys of the run's configuration (`flwr run . -c "..."`):
+  recipe     a recipe file (absolute, or inside the app), or the name of one that ships with the package
+  overrides  `key=value` words that change it
+  output     the run directory; empty: a new one under runs/
+  resume     true: go on with the run in `output` from its newest checkpoint; its recipe counts, not the one named
+"""
+
+import json
+import logging
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedgmr.exchange import Diverged
+from fedgmr.experiments.assembly import (
+    Assembly,
+    lay_base,
+    make_profiles,
+    make_task,
+    measured,
+    resolve,
+    round_period,
+    usable_device,
+)
+from fedgmr.experiments.run import Result, go_on, start
+from fedgmr.experiments.rundir import locked, open_run
+from fedgmr.fleets.measurement import Meter
+from fedgmr.fleets.network import WireSizes
+from fedgmr.flower.answers import Hello
+from fedgmr.flower.server.clock import Clock, WallClock
+from fedgmr.flower.server.courier import Grid as UsedGrid
+from fedgmr.flower.server.fleet import OVERHEAD, FlowerFleet
+from fedgmr.flower.server.journal import Journal
+from fedgmr.flower.terms import Terms, layout_checksum
+from fedgmr.recipe import Recipe, load_recipe, recipe_data
+from fedgmr.reporting.progress import Progress
+from fedgmr.settings.refusals import SettingError
+from fedgmr.wire import ValueType
+
+_log = logging.getLogger(__name__)
+
+
+def main(grid: Grid, context: Context) -> None:
+    """Run a recipe on the nodes of the grid."""
+    _speak()
+    try:
+        directory, result = run(grid, context.run_id, context.run_config, WallClock())
+    except (ValueError, OSError, Diverged) as error:
+        print(f"fedgmr: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        raise
+    try:
+        from fedgmr.reporting.report import write_report
+
+        where = write_report(directory)
+    except ModuleNotFoundError as missing:  # a server needs no figures
+        where = directory
+        _log.info("No report: the package %s is not installed.", missing.name)
+    _log.info("Final accuracy %.2f %%. Report: %s", 100 * result.final_accuracy, where)
+
+
+def run(grid: UsedGrid, run_id: int, config: Mapping[str, Any], clock: Clock) -> tuple[Path, Result]:
+    """Run what the configuration says; returns the run directory and the result."""
+    output = str(config.get("output", ""))
+    if config.get("resume", False):
+        directory = Path(output)
+        recipe = open_run(directory)
+        with locked(directory):
+            assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
+            return directory, _finish(assembly, lambda watcher: go_on(assembly, directory, watcher))
+    recipe = load_recipe(_recipe_source(str(config.get("recipe", "quickstart"))), _overrides(config))
+    directory = Path(output) if output else Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
+    return directory, _finish(assembly, lambda watcher: start(assembly, directory, watcher))
+
+
+def _finish(assembly: Assembly[FlowerFleet], go: Any) -> Result:
+    recipe = assembly.recipe
+    progress = Progress(total_seconds=recipe.seconds, label=f"{recipe.method.title or recipe.method.name}")
+    try:
+        result: Result = go(progress)
+        return result
+    finally:
+        progress.close()
+        assembly.fleet.close()
+
+
+def assemble_deployed(
+    recipe: Recipe, grid: UsedGrid, run_id: int, clock: Clock, directory: Path | None
+) -> Assembly[FlowerFleet]:
+    """The objects of a recipe with clients on the grid's nodes."""
+    made = make_task(recipe)
+    recipe = resolve(recipe, made)
+    task = measured(made, recipe).to(usable_device(recipe.device))
+    links, method = recipe.fleet.resolved_links(), recipe.method
+    base = lay_base(recipe, task, make_profiles(recipe, [0] * len(links)))
+    layout, server = base.layout, base.server
+    if layout.dtype != torch.float32:
+        raise ValueError(f"The model's type is {layout.dtype}: values travel as float32; use that.")
+    per_width = method.local.norm == "per_width"
+    value_type = ValueType(recipe.network.values)
+    sizes = WireSizes(buffers=layout.buffer_size, per_width=per_width, value_type=value_type)
+    terms = Terms(
+        run=run_id,
+        recipe=json.dumps(recipe_data(recipe)),
+        layout=layout_checksum(layout),
+        ims=method.ims,
+        per_width=per_width,
+        value_type=value_type,
+        classes=0 if server.labels is None else server.labels.owned.shape[1],
+    )
+
+    def meet(client: int, hello: Hello) -> None:
+        server.meet(client, samples=hello.samples, classes=hello.classes)
+
+    fleet = FlowerFleet(
+        grid,
+        clock,
+        clients=len(links),
+        terms=terms,
+        settings=recipe.deployment,
+        meter=Meter(
+            OVERHEAD,
+            sizes,
+            period=round_period(recipe, layout),
+            assign=server.assign if recipe.fleet.measured else None,
+        ),
+        meet=meet,
+        tick=lambda: server.tick,
+        journal=Journal(directory),
+        probe=sizes.values(server.levels, 0, 0) if recipe.fleet.measured else 0,
+    )
+    return base.assembled(recipe, fleet)
+
+
+def _speak() -> None:
+    """Let our own log be seen; the root logger would also show every request, each of which makes another."""
+    ours = logging.getLogger("fedgmr")
+    if not ours.handlers:
+        ours.addHandler(logging.StreamHandler(sys.stderr))
+        ours.setLevel(logging.INFO)
+        ours.propagate = False
+
+
+def _overrides(config: Mapping[str, Any]) -> list[str]:
+    words = shlex.split(str(config.get("overrides", "")))
+    wrong = [word for word in words if "=" not in word]
+    if wrong:
+        raise SettingError(f"overrides has {wrong[0]!r}: give words of the form key=value.")
+    return words
+
+
+def _recipe_source(name: str) -> str:
+    """A recipe inside the app lies below one of the folders that modules are found in."""
+    if not Path(name).is_absolute():
+        for folder in sys.path:
+            if Path(name).suffix and (Path(folder) / name).is_file():
+                return str(Path(folder) / name)
+    return name
+
+
+app = ServerApp()
+app.main()(main)

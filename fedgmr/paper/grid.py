@@ -1,0 +1,127 @@
+"""The paper's grid: tasks, heterogeneities and splits, the variants that are compared on it, and their recipes.
+
+A variant is written METHOD/CHANGE/...: `fedgmr`, `fedgmr/ga`, `heterofl+aux`, `fedgmr/patience=10`; the same words are
+the keys of `paper.yaml`. Read next: `studies.py`, which table needs which.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from torch import nn
+
+from fedgmr.recipe import Recipe, recipe_from, recipe_path, shipped_recipes
+from fedgmr.settings.refusals import SettingError, suggestion
+from fedgmr.settings.text import read_mapping
+from fedgmr.submodels.layout import Layout
+from fedgmr.tasks import BUILT_IN
+from fedgmr.tasks.models.conv2 import Conv2
+from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
+from fedgmr.tasks.models.transformer import Transformer2L
+from fedgmr.tasks.models.vgg11 import VGG11
+from fedgmr.tasks.sources import find_source
+
+TASKS: Mapping[str, str] = {
+    "femnist": "FEMNIST",
+    "cifar10": "CIFAR-10",
+    "imagenet100": "ImageNet-100",
+    "stackoverflow": "StackOverflow",
+}
+HETEROGENEITIES: Mapping[str, str] = {"high": "High", "medium": "Medium", "low": "Low"}
+SPLITS: Mapping[str, str] = {"iid": "IID", "noniid": "non-IID"}
+CHANGES: Mapping[str, str] = {
+    "ga": "method.aggregation=gradient_average",
+    "fa": "method.aggregation=zero_padded",
+    "fixed_time": "method.restoration=fixed_time",
+}
+_WITH_WRITERS = {("femnist", "leaf"), ("femnist", "mnist_writers")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One column of the paper's large tables, at one heterogeneity."""
+
+    task: str
+    heterogeneity: str
+    split: str
+
+    @property
+    def title(self) -> str:
+        """For people, without the heterogeneity."""
+        return f"{TASKS[self.task]} {SPLITS[self.split]}"
+
+    @property
+    def long_title(self) -> str:
+        """For people."""
+        return f"{TASKS[self.task]}, {HETEROGENEITIES[self.heterogeneity]}, {SPLITS[self.split]}"
+
+
+def chosen(option: str, given: str | None, known: Mapping[str, str]) -> list[str]:
+    """The names in a filter such as `--task cifar10,femnist`; all of them without one."""
+    names = list(known) if given is None else given.split(",")
+    for name in names:
+        if name not in known:
+            raise SettingError(f"{option} is {name!r}: {suggestion(name, list(known))}")
+    return [name for name in known if name in names]
+
+
+def has_recipe(task: str, *, short: bool) -> bool:
+    """Whether a recipe of the paper's task ships with the package."""
+    return _recipe_name(task, short=short) in shipped_recipes()
+
+
+def recipe_for(
+    setting: Setting, variant: str, *, seed: int = 0, short: bool = False, overrides: Sequence[str] = ()
+) -> Recipe:
+    """The recipe of a variant at a setting; `seed` is counted from the recipe's own, `overrides` come last."""
+    method, changes = _parsed(variant)
+    data = read_mapping(recipe_path(_recipe_name(setting.task, short=short)))
+    words = [f"fleet={setting.heterogeneity}", *_partition(setting, overrides), *changes, *overrides]
+    first = recipe_from(data, words, method=method)
+    return recipe_from(data, [*words, f"seed={first.seed + seed}"], method=method)
+
+
+def paper_layout(task: str) -> Layout:
+    """The layout of a task's model; a table is planned without the data."""
+    models: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
+        "femnist": (Conv2, ()),
+        "cifar10": (VGG11, ()),
+        "imagenet100": (ResNet18, (SHORTCUTS,)),
+        "stackoverflow": (Transformer2L, ()),
+    }
+    model, keep = models[task]
+    return Layout.of(model(), keep=keep)
+
+
+def split_alpha(task: str) -> float | None:
+    """The concentration of the recipe's own split, where it is drawn from a Dirichlet distribution."""
+    partition = recipe_from(read_mapping(recipe_path(_recipe_name(task, short=False)))).partition
+    return getattr(partition, "alpha", None)
+
+
+def _recipe_name(task: str, *, short: bool) -> str:
+    return f"paper/{task}-short" if short else f"paper/{task}"
+
+
+def _parsed(variant: str) -> tuple[str, list[str]]:
+    """The method of a variant and its changes as overrides."""
+    method, *changes = variant.split("/")
+    return method, [CHANGES.get(c, f"method.restoration.{c}") for c in changes]
+
+
+def _partition(setting: Setting, overrides: Sequence[str]) -> list[str]:
+    """IID, or the recipe's own split; by writer where the data has writers."""
+    if setting.split == "iid":
+        return ["partition=iid"]
+    prefix = "task.options."
+    options = dict(word.removeprefix(prefix).split("=", 1) for word in overrides if word.startswith(prefix))
+    source = _source(setting.task, options.get("root"), options.get("source", "auto"))
+    return ["partition=by_user"] if (setting.task, source) in _WITH_WRITERS else []
+
+
+def _source(task: str, root: str | None, name: str) -> str | None:
+    """The source of the task's data that a run would take; None where there is none."""
+    try:
+        return find_source(task, import_module(f"fedgmr.tasks.{BUILT_IN[task]}").SOURCES, root, name)[0].name
+    except SettingError:
+        return None

@@ -1,0 +1,107 @@
+"""The page of a table: ours, the paper's and the difference as three maps of coloured cells, in one HTML file.
+
+Values are coloured within their column, since tasks differ, ours and the paper's alike; differences on one scale around
+zero, blue above the paper's number and orange below, colours that colour-blind readers can tell apart. Read next:
+`report.py`, the parts all pages are made of.
+"""
+
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+
+from fedgmr.paper.tables import (
+    STAND_IN_MARK,
+    Block,
+    Cell,
+    Table,
+    table_csv,
+    table_latex,
+    table_markdown,
+)
+from fedgmr.reporting.report import notice, page
+from fedgmr.reporting.rundir import replace_file
+
+_LOW, _HIGH = (247, 251, 255), (66, 146, 198)
+_BELOW, _MIDDLE, _ABOVE = (230, 126, 34), (248, 248, 248), (33, 113, 181)
+_FULL_SCALE = 10.0  # points or percent at which a difference has its full colour
+_STYLE = """<style>.heat td { border: 1px solid var(--paper); color: #111; text-align: center; }
+.heat td.none { color: inherit; }</style>"""
+
+
+def write_table(table: Table, directory: Path) -> Path:
+    """Write `table.csv`, `table.md`, `table.tex` and `table.html` into `directory`; returns the page."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in (("csv", table_csv(table)), ("md", table_markdown(table)), ("tex", table_latex(table))):
+        replace_file(directory / f"table.{name}", text.encode())
+    replace_file(directory / "table.html", page(table.heading, _body(table)).encode())
+    return directory / "table.html"
+
+
+def _body(table: Table) -> str:
+    parts = [_STYLE, f"<header><h1>{escape(table.heading)}</h1>\n<p>{escape(table.about)}</p></header>"]
+    if not table.comparable:
+        parts.append(notice("These runs do not have the paper's length or settings: differences are not comparable."))
+    parts += [notice(caution) for caution in table.cautions]
+    for block in table.blocks:
+        parts += [f"<h2>{escape(block.title)}</h2>"] if block.title else []
+        for name, kind in zip(table.headers, ("ours", "paper", "difference"), strict=True):
+            parts += [f"<h3>{escape(name)}</h3>", _map(block, kind)]
+    for heading, html in table.extra.items():
+        parts += [f"<h2>{escape(heading)}</h2>", html]
+    if table.notes:
+        items = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
+        parts += ["<h2>Notes</h2>", f'<ul class="soft">{items}</ul>']
+    return "\n".join(parts)
+
+
+def _map(block: Block, kind: str) -> str:
+    texts: dict[str, Callable[[Cell], str]] = {
+        "ours": lambda cell: _ours(block, cell),
+        "paper": lambda cell: "-" if cell.paper is None else block.compact_text(cell.paper),
+        "difference": block.difference_text,
+    }
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("", *block.columns))
+    scales = {column: _scale(block, column) for column in block.columns}
+    lines = []
+    for row in block.rows:
+        cells = []
+        for column in block.columns:
+            cell = block.cells.get((row, column), Cell(absent=""))
+            plain = kind != "difference" and row in block.uncoloured
+            colour = None if plain else _colour(block, kind, cell, scales[column])
+            look = 'class="none"' if colour is None else f'style="background:{colour}"'
+            cells.append(f"<td {look}>{escape(texts[kind](cell))}</td>")
+        lines.append(f'<tr><th scope="row">{escape(row)}</th>{"".join(cells)}</tr>\n')
+    table = f'<table class="heat"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+    return f'<div class="wide">{table}</div>'
+
+
+def _ours(block: Block, cell: Cell) -> str:
+    if cell.ours is None:
+        return cell.absent
+    return block.compact_text(cell.ours) + (STAND_IN_MARK if cell.stand_in else "")
+
+
+def _scale(block: Block, column: str) -> tuple[float, float]:
+    """The least and the largest number of a column, ours and the paper's together: equal numbers look equal."""
+    cells = [cell for name, row, cell in block.filled() if name == column and row not in block.uncoloured]
+    numbers = [measure.mean for cell in cells for measure in (cell.ours, cell.paper) if measure is not None]
+    return (min(numbers), max(numbers)) if numbers else (0.0, 0.0)
+
+
+def _colour(block: Block, kind: str, cell: Cell, scale: tuple[float, float]) -> str | None:
+    if kind == "difference":
+        number = block.shown_difference(cell)
+        if number is None:
+            return None
+        return _mix(_MIDDLE, _ABOVE if number > 0 else _BELOW, min(1.0, abs(number) / _FULL_SCALE) * 0.8)
+    measure = cell.ours if kind == "ours" else cell.paper
+    if measure is None:
+        return None
+    low, high = scale
+    return _mix(_LOW, _HIGH, (measure.mean - low) / (high - low) if high > low else 0.5)
+
+
+def _mix(first: tuple[int, int, int], second: tuple[int, int, int], share: float) -> str:
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
+    return f"rgb({red},{green},{blue})"

@@ -1,0 +1,1 @@
+"""Strict settings: plain data to dataclasses and back, files, overrides, refusals."""

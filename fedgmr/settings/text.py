@@ -1,0 +1,211 @@
+"""Settings as text: YAML or JSON files, and overrides such as ``training.steps=10``, to plain data and back.
+
+Both formats are read alike and strictly: no key twice, 1e-3 is a number, a date is text. PyYAML is imported where it
+is used, because whoever writes JSON does without. Read next: ``settings.py``, which makes the data dataclasses.
+"""
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fedgmr.settings.refusals import SettingError, join_path, list_index, say_in_one_line, show_value
+
+# Where a bare word stands for a whole part of the settings, the key that it becomes; "kind" everywhere else.
+_SHORT: Mapping[str, str] = MappingProxyType({"method": "name", "task": "name", "fleet": "name"})
+_FLOW_WIDTH = 80
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Reads a YAML or JSON file whose top level is a mapping.
+
+    Args:
+        path: The file; a name that ends in .json must hold JSON, any other may hold either.
+
+    Returns:
+        The mapping, as plain data.
+
+    Raises:
+        SettingError: The file cannot be read, has a syntax error or a key twice, or holds no mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise SettingError(f"{path} cannot be read ({reason}): give a YAML or JSON file.") from error
+    try:
+        data = _parse_json(text, str(path))
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        if path.suffix == ".json":
+            raise SettingError(f"{path}, {place} is not valid JSON: {error.msg}.") from error
+        try:
+            data = _parse_yaml(text, str(path))
+        except ImportError:
+            fix = "install pyyaml or use the JSON form"
+            raise SettingError(f"{path} is not JSON ({place}) and YAML needs PyYAML: {fix}.") from error
+    if not isinstance(data, dict):
+        raise SettingError(f"{path} holds {show_value(data)} at its top level: write a mapping of keys to values.")
+    return data
+
+
+def _parse_json(text: str, source: str) -> Any:
+    def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise SettingError(f"{source} has the key {show_value(name)} twice: keep one of them.")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=refuse_twice)
+
+
+def _parse_yaml(text: str, source: str) -> Any:
+    import yaml  # optional: whoever writes JSON does without
+
+    class Loader(yaml.SafeLoader):
+        # Looked at before merge keys (<<) are expanded, where an own key may rightly repeat a merged one.
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            seen = set()
+            for key, _ in node.value:
+                name = (key.tag, str(key.value))
+                if name in seen and key.tag != "tag:yaml.org,2002:merge":
+                    problem = f"the key {show_value(key.value)} appears twice, keep one of them"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                seen.add(name)
+            return node
+
+    _read_scalars_as_json(Loader)
+    try:
+        return yaml.load(text, Loader=Loader)
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or say_in_one_line(error)
+        raise SettingError(f"{source}{place} is not valid YAML: {problem}.") from error
+
+
+def _read_scalars_as_json(dialect: Any) -> None:
+    """Makes a YAML loader or dumper take 1e-3 for a number and a date for text, as JSON and YAML 1.2 do."""
+    dialect.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in rules if not tag.endswith(":timestamp")]
+        for first, rules in dialect.yaml_implicit_resolvers.items()
+    }
+    exponent = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+    dialect.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))
+
+
+def dump(data: Any) -> str:
+    """Writes plain data as YAML text, or as JSON (which is YAML too) where PyYAML is not installed.
+
+    Args:
+        data: Plain data; the keys keep their order.
+
+    Returns:
+        The text, in block style but for short lists of scalars, with a newline at its end.
+    """
+    try:
+        import yaml
+    except ImportError:
+        return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def write_list(dumper: yaml.SafeDumper, entries: Iterable[Any]) -> yaml.Node:
+        entries = list(entries)
+        scalars = not any(isinstance(entry, (dict, list, tuple)) for entry in entries)
+        flow = scalars and len(repr(entries)) <= _FLOW_WIDTH
+        return dumper.represent_sequence("tag:yaml.org,2002:seq", entries, flow_style=flow)
+
+    def write_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+        # PyYAML loses the rarer line breaks in every style but this one.
+        style = '"' if re.search("[\n\x85\u2028\u2029]", text) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, write_text)
+    Dumper.add_representer(list, write_list)
+    Dumper.add_representer(tuple, write_list)
+    _read_scalars_as_json(Dumper)
+    return yaml.dump(data, Dumper=Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True)
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Writes a file so that a reader sees the old text or the new one, never half of it.
+
+    Args:
+        path: The file; its folder must exist.
+        text: The whole text, written as UTF-8.
+    """
+    # Not from tempfile: its files are private to their owner, and os.replace would keep them so.
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        with draft.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def apply_overrides(
+    data: Mapping[str, Any], items: Sequence[str], *, short: Mapping[str, str] = _SHORT
+) -> dict[str, Any]:
+    """Sets single values in plain data, each given as ``a.b.c=value``.
+
+    Args:
+        data: The data; it stays as it is.
+        items: The overrides, in order. A value is YAML (JSON without PyYAML); a number in a path is an index.
+        short: For the dotted path of a bare word, the key it becomes when a key below it is set; "kind" for
+            every other path.
+
+    Returns:
+        New data with the values set and missing mappings created.
+
+    Raises:
+        SettingError: An item is malformed, or its path leads through something that holds no keys.
+    """
+    result = dict(data)
+    for item in items:
+        dotted, equals, text = item.partition("=")
+        parts = [part.strip() for part in dotted.split(".")]
+        if not equals or not all(parts):
+            raise SettingError(f"Override {show_value(item)} is malformed: write key=value or part.key=value.")
+        result = _set(result, parts, _parse_value(text, item), "", short)
+    return result
+
+
+def _set(node: Any, parts: Sequence[str], value: Any, path: str, short: Mapping[str, str]) -> Any:
+    if not parts:
+        return value
+    head, rest = parts[0], parts[1:]
+    here = join_path(path, head)
+    if isinstance(node, (list, tuple)):
+        index = list_index(head, len(node), path)
+        return [*node[:index], _set(node[index], rest, value, here, short), *node[index + 1 :]]
+    if isinstance(node, str):
+        node = {short.get(path, "kind"): node}
+    if node is not None and not isinstance(node, Mapping):
+        raise SettingError(f"{here} cannot be set because {path} is {show_value(node)}: set {path} itself.")
+    node = node or {}
+    return {**node, head: _set(node.get(head), rest, value, here, short)}
+
+
+def _parse_value(text: str, item: str) -> Any:
+    source = f"Override {show_value(item)}"
+    try:
+        return _parse_json(text, source)
+    except json.JSONDecodeError as error:
+        try:
+            return _parse_yaml(text, source)
+        except ImportError:
+            if text.lstrip().startswith(("[", "{")):
+                raise SettingError(f"{source} is not JSON: install pyyaml or use the JSON form.") from error
+            return text.strip() or None

@@ -1,0 +1,81 @@
+"""What a walk over a model notes: the groups of channels it opens, joins and fixes, and who runs over them.
+
+Groups go by the number under which they were opened. Which of them are one in the end is known only after the walk:
+`channels.py` then makes of them the groups and axes of its plan, which have numbers of their own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor, fx
+
+from fedgmr.submodels.channels.streams import refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A dimension that runs over an open group; `Axis` in `channels.py` says what the numbers mean."""
+
+    group: int
+    repeat: int = 1
+    stacks: int = 1
+
+
+Spans = tuple[Span | None, ...]  # per dimension
+
+
+class OpenGroups:
+    """The groups of a model while it is walked over, and the spans of its tensors."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = tensors
+        self.names = {id(tensor): name for name, tensor in tensors.items()}
+        self.spans: dict[str, Spans] = {}
+        self.sizes: list[int] = []
+        self.heads: list[int] = []
+        self.fixed: set[int] = set()
+        self.parents: list[int] = []  # union-find: groups that turned out to be one
+
+    def open(self, size: int, *, fixed: bool = False, heads: int = 1) -> int:
+        """A new group."""
+        group = len(self.parents)
+        self.sizes.append(size)
+        self.heads.append(heads)
+        self.parents.append(group)
+        if fixed:
+            self.fix(group)
+        return group
+
+    def root(self, group: int) -> int:
+        """The group that stands for all that `group` was joined with."""
+        while self.parents[group] != group:
+            group = self.parents[group]
+        return group
+
+    def fix(self, group: int) -> None:
+        """Let the group never be sliced."""
+        self.fixed.add(self.root(group))
+
+    def join(self, node: fx.Node, one: int, other: int) -> None:
+        """Make two groups one; `node` is the operation that combines them."""
+        one, other = sorted((self.root(one), self.root(other)))
+        if self.sizes[one] != self.sizes[other]:
+            sizes = f"{self.sizes[one]} and {self.sizes[other]}"
+            refuse(node, f"it combines {sizes} channels", "give both operands the same number")
+        self.parents[other] = one
+        if other in self.fixed:
+            self.fix(one)
+
+    def declare(self, node: fx.Node, tensor: Tensor | None, spans: Spans) -> None:
+        """Note what the tensor's dimensions run over; a tensor used twice (tied weights) has to satisfy both uses."""
+        if tensor is None:
+            return
+        if id(tensor) not in self.names:
+            refuse(node, "it uses a tensor that is neither a parameter nor a buffer", "register it with the model")
+        for old, new in zip(self.spans.setdefault(self.names[id(tensor)], spans), spans, strict=True):
+            if old is not None and new is not None:
+                if replace(old, group=0) != replace(new, group=0):
+                    refuse(node, "it shares a tensor with a layer of another form", "give it a tensor of its own")
+                self.join(node, old.group, new.group)
+            elif (one := old or new) is not None:
+                self.fix(one.group)

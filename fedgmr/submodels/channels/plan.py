@@ -1,0 +1,114 @@
+"""Which channels of a model belong together (section 2.0, structured slicing), read off the model's own graph.
+
+torch.fx traces the forward pass with torch.nn's modules as leaves. One walk over the graph notes which group of
+channels each dimension of each tensor runs over: a layer opens a group, a residual add joins two, the model's input
+and output channels are fixed. Layer names play no part. Inputs are taken to be batches, [batch, channels, ...] for
+convolutions and [batch, tokens] for embeddings. Read next: `channel_walk.py` for the walk, `widths.py` for its use.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from fedgmr.submodels.channels.groups import Span
+from fedgmr.submodels.channels.streams import Stream
+from fedgmr.submodels.channels.walk import Walk
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Channels that are kept or dropped together wherever they appear."""
+
+    size: int
+    fixed: bool = False  # never sliced: the model's input channels and its outputs
+    heads: int = 1  # the group is heads x head_dim, and every head keeps the same subset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """A dimension that runs over a group: index = (stack · size + channel) · repeat + s."""
+
+    group: int
+    repeat: int = 1  # entries per channel, where a flatten folded space into the dimension
+    stacks: int = 1  # 3 for the rows of an attention's in-projection: queries, keys, values
+
+    def spread(self, channels: Tensor) -> Tensor:
+        """One entry per index of the dimension, given one per channel."""
+        return channels.repeat_interleave(self.repeat).repeat(self.stacks)
+
+
+Axes = tuple[Axis | None, ...]  # per dimension; None is never sliced (kernels, vocabulary, positions)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ChannelPlan:
+    """The groups of a model, and where its tensors meet them.
+
+    `hidden` are the weight layers (embeddings too) whose output is sliced: HeteroFL's scaler comes after these. Those
+    that are in `attentions` too need it twice: on queries, keys and values after the in-projection, and on the output.
+    """
+
+    groups: tuple[Group, ...]
+    axes: Mapping[str, Axes]  # every parameter and float buffer, by name
+    norms: Mapping[str, Axis]  # what a normalisation layer runs over, whether or not it has parameters
+    hidden: tuple[str, ...]
+    attentions: tuple[str, ...]
+    heads: tuple[str, ...]  # layers whose output reaches the model's output without another weight layer
+
+
+def follow_channels(model: nn.Module) -> ChannelPlan:
+    """The channel groups of `model`.
+
+    Raises:
+        ValueError: torch.fx cannot trace the model, or a layer cannot be followed; it is named, with what to do.
+    """
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    # Tracing hangs constants on the module it traces: that is a copy, which shares the tensors.
+    model = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors.values()})
+    try:
+        graph = _Tracer().trace(model)
+    except Exception as error:
+        raise ValueError(
+            f"torch.fx cannot trace {type(model).__name__} ({error}): write its forward without branches or loops "
+            "that depend on the data, or choose a ranking of single coordinates (taylor, magnitude)."
+        ) from error
+    walk = Walk(model, tensors)
+    return _plan(walk, walk.follow(graph))
+
+
+class _Tracer(fx.Tracer):
+    """Modules of torch.nn are leaves; buffers that forward reads show in the graph as parameters do."""
+
+    proxy_buffer_attributes = True
+
+    def trace(self, root: nn.Module, concrete_args: dict[str, Any] | None = None) -> fx.Graph:  # type: ignore[override]
+        """The graph of `root`; a model that is a single layer is one call of that layer, which has the path ""."""
+        if not self.is_leaf_module(root, ""):
+            return super().trace(root, concrete_args)
+        graph = fx.Graph()
+        graph.output(graph.create_node("call_module", "", (graph.placeholder("inputs"),)))
+        return graph
+
+
+def _plan(walk: Walk, outputs: Sequence[Stream]) -> ChannelPlan:
+    """What the walk noted, with the groups that turned out to be one under one number."""
+    noted = walk.groups
+    roots = sorted({noted.root(group) for group in noted.parents})
+
+    def axis(span: Span) -> Axis:
+        return Axis(group=roots.index(noted.root(span.group)), repeat=span.repeat, stacks=span.stacks)
+
+    axes: dict[str, Axes] = {n: (None,) * t.dim() for n, t in noted.tensors.items() if t.is_floating_point()}
+    axes |= {name: tuple(None if span is None else axis(span) for span in spans) for name, spans in noted.spans.items()}
+    sliced = [path for path, group in walk.layers.items() if noted.root(group) not in noted.fixed]
+    return ChannelPlan(
+        groups=tuple(Group(size=noted.sizes[g], fixed=g in noted.fixed, heads=noted.heads[g]) for g in roots),
+        axes=axes,
+        norms={path: axis(span) for path, span in walk.norms.items()},
+        hidden=tuple(path for path in walk.layers if path in sliced or path in walk.attentions),
+        attentions=tuple(walk.attentions),
+        heads=tuple(path for path in walk.layers if any(path in stream.sources for stream in outputs)),
+    )

@@ -1,0 +1,1 @@
+"""Test and validation metrics of flat models."""

@@ -1,0 +1,1 @@
+"""Captured CUDA graphs on parallel streams."""

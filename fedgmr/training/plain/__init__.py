@@ -1,0 +1,1 @@
+"""The plain loop, one task after the other or one per thread."""

@@ -1,0 +1,1 @@
+"""Sparse linear layers for small unstructured sub-models on a CPU."""

@@ -1,0 +1,1 @@
+"""All tasks in the same Triton kernels."""

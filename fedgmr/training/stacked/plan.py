@@ -1,0 +1,220 @@
+"""Models that can be trained as a stack of clients: chains of convolutions, ReLU, 2 x 2 maxima and linear layers.
+
+In a stack's row of weights each tensor begins at a multiple of 16 numbers, a convolution's weight lies channels last,
+and so do the columns of the linear layer behind it: activations keep one order from end to end. Read next:
+`stacked_net.py`, which computes by the plan.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedgmr.submodels.layout import Layout, TensorPlace
+from fedgmr.training.plain.chains import halves
+
+_ALIGNED = 16
+_MOST_SAMPLES = 64  # of a mini-batch: linear layers hold all of them at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv:
+    """A convolution with stride 1 and zeros around, ReLU, and the 2 x 2 maximum if `pool`."""
+
+    weight_at: int
+    bias_at: int
+    kernel: int
+    padding: int
+    inputs: int
+    outputs: int
+    height: int  # of the inputs
+    width: int
+    pool: bool
+
+    @property
+    def out_height(self) -> int:
+        """Before the maximum."""
+        return self.height + 2 * self.padding - self.kernel + 1
+
+    @property
+    def out_width(self) -> int:
+        """Before the maximum."""
+        return self.width + 2 * self.padding - self.kernel + 1
+
+    @property
+    def depth(self) -> int:
+        """Weights per output channel."""
+        return self.kernel * self.kernel * self.inputs
+
+    @property
+    def numbers(self) -> int:
+        """Outputs per sample, after the maximum."""
+        return self.out_height * self.out_width * self.outputs // (4 if self.pool else 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """A linear layer, with ReLU if it is not the last."""
+
+    weight_at: int
+    bias_at: int
+    inputs: int
+    outputs: int
+    relu: bool
+
+    @property
+    def numbers(self) -> int:
+        """Outputs per sample."""
+        return self.outputs
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StackPlan:
+    """The layers of a chain, and where each number of a stack's row lies in the model's vector."""
+
+    layers: tuple[Conv | Linear, ...]
+    order: Tensor  # int32 [row]: coordinates, -1 between tensors
+    size: int  # of the model's vector
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """Int32 [size]: where each coordinate lies in a row."""
+        inverse = torch.empty(self.size, dtype=torch.int32)
+        places = torch.arange(len(self.order), dtype=torch.int32)
+        inverse[self.order[self.order >= 0].long()] = places[self.order >= 0]
+        return inverse
+
+    @property
+    def classes(self) -> int:
+        """Outputs of the last layer."""
+        return self.layers[-1].outputs
+
+
+def plan_stack(model: nn.Module, layout: Layout, shape: torch.Size, batch: int) -> StackPlan | None:
+    """The plan for a model on inputs of `shape` (one sample, prepared); None where it cannot be stacked."""
+    steps = _steps(model)
+    if steps is None or layout.buffers or layout.dtype != torch.float32 or batch > _MOST_SAMPLES:
+        return None
+    return _Planner(layout).plan(steps, shape)
+
+
+def _steps(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
+    """The named layers of a plain chain, nested ones in line; None for another module."""
+    if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
+        return None
+    if module._forward_hooks or module._forward_pre_hooks:
+        return None
+    steps: list[tuple[str, nn.Module]] = []
+    for name, child in module.named_children():
+        if isinstance(child, nn.Sequential):
+            inner = _steps(child)
+            if inner is None:
+                return None
+            steps += [(f"{name}.{rest}", layer) for rest, layer in inner]
+        elif child._forward_hooks or child._forward_pre_hooks:
+            return None
+        else:
+            steps.append((name, child))
+    return steps
+
+
+class _Planner:
+    def __init__(self, layout: Layout) -> None:
+        self.places = {place.name: place for place in layout.parameters}
+        self.size = layout.size
+        self.layers: list[Conv | Linear] = []
+        self.parts: list[Tensor] = []
+        self.length = 0
+
+    def plan(self, steps: list[tuple[str, nn.Module]], shape: torch.Size) -> StackPlan | None:
+        kinds = [type(layer) for _, layer in steps]
+        flat = len(shape) == 1
+        pixels = None if flat else tuple(shape)  # channels, height, width
+        if not flat and len(shape) != 3:
+            return None
+        at = 0
+        while at < len(steps):
+            name, layer = steps[at]
+            rest = kinds[at + 1 : at + 3]
+            if isinstance(layer, nn.Conv2d) and pixels is not None and rest[:1] == [nn.ReLU]:
+                pool = rest[1:] == [nn.MaxPool2d] and halves(steps[at + 2][1])
+                pixels = self._conv(name, layer, pixels, pool=pool)
+                if pixels is None:
+                    return None
+                at += 3 if pool else 2
+            elif isinstance(layer, nn.Flatten) and pixels is not None and layer.start_dim == 1 and layer.end_dim == -1:
+                flat, shape, pixels = True, torch.Size(pixels), None
+                at += 1
+            elif isinstance(layer, nn.Linear) and flat:
+                relu = rest[:1] == [nn.ReLU]
+                if not self._linear(name, layer, shape, relu=relu) or (not relu and at != len(steps) - 1):
+                    return None
+                shape = torch.Size((layer.out_features,))
+                at += 2 if relu else 1
+            else:
+                return None
+        done = bool(self.layers) and isinstance(self.layers[-1], Linear) and not self.layers[-1].relu
+        if not done or sum(int((part >= 0).sum()) for part in self.parts) != self.size:
+            return None
+        return StackPlan(layers=tuple(self.layers), order=torch.cat(self.parts).to(torch.int32), size=self.size)
+
+    def _conv(self, name: str, layer: nn.Conv2d, pixels: tuple[int, ...], *, pool: bool) -> tuple[int, ...] | None:
+        channels, height, width = pixels
+        kernel, padding = layer.kernel_size[0], layer.padding
+        plain = (layer.stride, layer.dilation, layer.groups, layer.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
+        square = layer.kernel_size[0] == layer.kernel_size[1] and isinstance(padding, tuple) and len(set(padding)) == 1
+        if not plain or not square or layer.bias is None or channels != layer.in_channels:
+            return None
+        assert isinstance(padding, tuple)
+        weight = self.places.get(f"{name}.weight")
+        bias = self.places.get(f"{name}.bias")
+        if weight is None or bias is None:
+            return None
+        lying = _coordinates(weight).view(weight.shape).permute(0, 2, 3, 1)
+        found = Conv(
+            weight_at=self._put(lying),
+            bias_at=self._put(_coordinates(bias)),
+            kernel=kernel,
+            padding=padding[0],
+            inputs=channels,
+            outputs=layer.out_channels,
+            height=height,
+            width=width,
+            pool=pool,
+        )
+        out_height, out_width = found.out_height, found.out_width
+        if out_height < 1 or out_width < 1 or (pool and (out_height % 2 or out_width % 2)):
+            return None
+        self.layers.append(found)
+        half = 2 if pool else 1
+        return layer.out_channels, out_height // half, out_width // half
+
+    def _linear(self, name: str, layer: nn.Linear, shape: torch.Size, *, relu: bool) -> bool:
+        weight, bias = self.places.get(f"{name}.weight"), self.places.get(f"{name}.bias")
+        if weight is None or bias is None or shape.numel() != layer.in_features:
+            return False
+        lying = _coordinates(weight).view(weight.shape)
+        if len(shape) == 3:
+            lying = lying.view(-1, *shape).permute(0, 2, 3, 1)
+        weight_at = self._put(lying)
+        bias_at = self._put(_coordinates(bias))
+        self.layers.append(
+            Linear(
+                weight_at=weight_at, bias_at=bias_at, inputs=layer.in_features, outputs=layer.out_features, relu=relu
+            )
+        )
+        return True
+
+    def _put(self, coordinates: Tensor) -> int:
+        """Append a tensor's coordinates; where it begins in a row."""
+        start = self.length
+        flat = coordinates.reshape(-1)
+        gap = -len(flat) % _ALIGNED
+        self.parts += [flat, torch.full((gap,), -1)]
+        self.length += len(flat) + gap
+        return start
+
+
+def _coordinates(place: TensorPlace) -> Tensor:
+    return torch.arange(place.start, place.stop)

@@ -1,0 +1,178 @@
+"""Answers of strangers: whatever a client sends becomes a value or is refused, and never anything else."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("flwr")
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app.error import Error
+
+from fedgmr import wire
+from fedgmr.exchange import ClientTask, Report
+from fedgmr.flower.answers import (
+    Failed,
+    Hello,
+    Result,
+    answer_size,
+    hello_reply,
+    lacks_reply,
+    read_hello,
+    read_probe,
+    read_result,
+    refusal_reply,
+    update_reply,
+    wire_report,
+)
+from fedgmr.flower.messages import make_array
+from fedgmr.submodels.levels import LevelMap
+
+LEVELS = LevelMap.from_scores(torch.arange(100.0), (0.2, 1.0))
+TASK = ClientTask(
+    client=3,
+    version=8,
+    level=0,
+    levels=LEVELS,
+    map_version=2,
+    model=torch.zeros(100),
+    buffers=torch.zeros(2),
+    learning_rate=0.1,
+    first_batch=0,
+)
+SETTING = st.one_of(
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+    st.booleans(),
+    st.lists(st.integers(-5, 300), max_size=4),
+)
+
+
+def question() -> Message:
+    message = Message(RecordDict(), dst_node_id=5, message_type="train")
+    message.metadata.__dict__["_message_id"] = "ab" * 32
+    return message
+
+
+def answer(settings: dict[str, Any] | None, objects: dict[str, bytes] | None = None) -> Message:
+    content = RecordDict()
+    if settings is not None:
+        content["settings"] = ConfigRecord(settings)
+    if objects is not None:
+        content["objects"] = ArrayRecord({name: make_array(data) for name, data in objects.items()})
+    return Message(content, reply_to=question())
+
+
+def result(message: Message) -> Result:
+    return read_result(message, task=TASK, run=1, value_type=wire.ValueType.FP32, buffers=2)
+
+
+def update(**changes: Any) -> bytes:
+    stamp = wire.Stamp(**{"run": 1, "client": 3, "version": 8, "map_version": 2, **changes})
+    values, buffers = np.arange(20, dtype=np.float32), np.array([1, 2], np.float32)
+    return wire.encode_update(values, stamp=stamp, last=0, buffers=buffers, report=wire.Report(metric_sum=3, samples=4))
+
+
+def test_an_update_comes_through() -> None:
+    data = update()
+    read = result(update_reply(data, loss=0.25, seconds={"load": 1.0, "train": 2.5}, message=question()))
+    assert read.update is not None
+    assert read.update.values.tolist() == list(range(20))
+    assert (read.update.client, read.update.version, read.update.loss) == (3, 8, 0.25)
+    assert read.update.report == Report(metric=0.75, samples=4)
+    assert read.seconds == {"load": 1.0, "train": 2.5}
+    assert read.size == len(data) == answer_size(answer({}, {"update": data}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "objects", "reason"),
+    [
+        (None, {"update": b""}, "kind"),
+        ({}, None, "length"),
+        ({"loss": 0.5}, {"other": b"x"}, "length"),
+        ({"loss": 1}, {"update": update()}, "kind"),
+        ({}, {"update": update()}, "kind"),
+        ({"loss": math.inf}, {"update": update()}, "non-finite"),
+        ({"loss": 0.5}, {"update": update(version=9)}, "version"),
+        ({"loss": 0.5}, {"update": update(version=7)}, "stale"),
+        ({"loss": 0.5}, {"update": update(client=2)}, "client"),
+        ({"loss": 0.5}, {"update": update(run=2)}, "run"),
+        ({"loss": 0.5}, {"update": update(map_version=3)}, "map-version"),
+        ({"lacks": 5}, None, "kind"),
+    ],
+)
+def test_what_is_refused(settings: Any, objects: Any, reason: str) -> None:
+    with pytest.raises(wire.Refused) as refused:
+        result(answer(settings, objects))
+    assert refused.value.reason == reason
+
+
+@pytest.mark.parametrize(("code", "reason"), [(2, "raised"), (3, "expired"), (5, "unavailable"), (8, "crashed")])
+def test_errors_of_flower_have_words(code: int, reason: str) -> None:
+    message = Message(Error(code=code, reason="so"), reply_to=question())
+    for read in (result, read_hello, read_probe):
+        with pytest.raises(Failed) as failed:
+            read(message)
+        assert failed.value.reason == reason
+    assert answer_size(message) == 0
+
+
+def test_a_client_says_what_it_lacks_or_why_not() -> None:
+    assert result(lacks_reply("map", question())).lacks == "map"
+    with pytest.raises(Failed, match="client-diverged: too fast") as failed:
+        result(refusal_reply("diverged", "too fast", question()))
+    assert failed.value.reason == "client-diverged"
+    with pytest.raises(Failed) as failed:
+        result(refusal_reply("a word of its own", "", question()))
+    assert failed.value.reason == "client-other"
+
+
+def test_a_hello_comes_through() -> None:
+    hello = Hello(client_id="x" * 32, partition=4, samples=17, classes=(0, 9), layout="l")
+    assert read_hello(hello_reply(hello, question())) == hello
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"samples": 0}, {"samples": 2**60}, {"samples": 1.0}, {"classes": [-1]}, {"classes": ["a"]}, {"partition": "0"}],
+)
+def test_a_strange_hello_is_refused(change: dict[str, Any]) -> None:
+    settings = {"client-id": "", "partition": 0, "samples": 5, "classes": [1], "layout": ""}
+    with pytest.raises(wire.Refused):
+        read_hello(answer(settings | change))
+
+
+@given(
+    st.dictionaries(st.sampled_from(["loss", "lacks", "refused", "text", "seconds.train", "partition"]), SETTING),
+    st.dictionaries(st.sampled_from(["update", "x"]), st.binary(max_size=200)),
+)
+def test_any_settings_and_bytes(settings: dict[str, Any], objects: dict[str, bytes]) -> None:
+    message = answer(settings, objects)
+    for read in (result, read_hello):
+        try:
+            read(message)
+        except (wire.Refused, Failed):
+            continue
+        assert isinstance(settings.get("lacks"), str)
+
+
+def test_other_records_do_no_harm() -> None:
+    message = answer({"loss": 0.5}, {"update": update()})
+    message.content["metrics"] = MetricRecord({"accuracy": 1.0})
+    assert result(message).update is not None
+
+
+@pytest.mark.parametrize(("hits", "samples"), [(1, 3), (5, 7), (17, 49), (999, 1000), (0, 5), (93, 96)])
+def test_a_reported_share_survives_the_wire(hits: int, samples: int) -> None:
+    report = Report(metric=hits / samples, samples=samples)
+    travelling = wire_report(report)
+    assert travelling is not None
+    assert travelling.metric_sum / samples == report.metric
+    assert wire_report(None) is None

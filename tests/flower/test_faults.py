@@ -1,0 +1,269 @@
+"""What real networks do, in virtual time: nothing stalls the others, nothing is applied twice, everybody may return."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Context, Message
+
+from fedgmr import wire
+from fedgmr.flower.answers import update_reply
+from fedgmr.flower.client.client_app import app
+from fedgmr.flower.server.fleet import LOOK
+from flower.grid import RUN, Node, partitions
+from flower.runs import PERIOD, Deployed
+
+
+def journal(directory: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (directory / "updates.jsonl").read_text().splitlines()]
+
+
+def test_a_slow_upload_stalls_nobody(tmp_path: Path) -> None:
+    # Client 2's answer takes 55 s, during which pulling it waits; the others answer within the period.
+    run = Deployed(partitions(3, tmp_path), tmp_path, latency={2: 55.0}, blocking=True).drive(7)
+    ticks = [event for event in journal(tmp_path) if event["event"] == "tick"]
+    assert [event["seconds"] for event in ticks] == [PERIOD * tick for tick in range(7)] + [70.0]
+    assert all(event["late"] == 0 for event in ticks)
+    assert run.server.updates == [7, 7, 1]
+    assert run.server.staleness[2] == 6  # dispatched at tick 0, merged first by merge number 6, then held
+    assert run.fleet.refused == {}
+
+
+def test_a_restart_is_seen_and_its_task_done_again(tmp_path: Path) -> None:
+    run = Deployed(partitions(3, tmp_path), tmp_path, latency={1: 14.0})
+    node = run.nodes[999]
+    levels = list(run.server.client_levels)
+
+    def restart(tick: int) -> None:
+        if tick == 3:
+            node.restart()
+
+    run.drive(8, restart)
+    lost = [event for event in journal(tmp_path) if event["event"] == "lost"]
+    assert [(event["client"], event["reason"]) for event in lost] == [(1, "restarted")]
+    assert 30.0 < lost[0]["seconds"] <= 30.0 + LOOK
+    # Dispatched at ticks 0 and 2; the restart at tick 3 loses the second, which is sent anew at the next tick.
+    firsts = [task["first-batch"] for task in run.tasks_of(1)]
+    assert firsts[:4] == [0, 3, 3, 6]
+    assert run.fleet.roster.seats[1].node == 999
+    assert run.server.client_levels == levels
+    assert run.server.batches[1] == 3 * (run.server.updates[1] + 1)
+
+
+def test_an_answer_to_a_task_that_was_given_up_is_refused(tmp_path: Path) -> None:
+    nodes = partitions(3, tmp_path)
+    nodes[999].stubborn = True
+    run = Deployed(nodes, tmp_path, latency={1: 14.0})
+
+    def restart(tick: int) -> None:
+        if tick == 1:
+            nodes[999].restart()
+
+    run.drive(6, restart)
+    assert run.fleet.refused == {"restarted": 1, "stale": 1}
+    accepted = [event["task"] for event in journal(tmp_path) if event["event"] == "accepted"]
+    assert len(accepted) == len(set(accepted)) == sum(run.server.updates)
+    refused = [event for event in journal(tmp_path) if event["event"] == "refused"]
+    assert [event["task"] for event in refused] == ["1:0:1"]
+
+
+def test_a_task_without_an_answer_ends_and_the_next_one_has_longer(tmp_path: Path) -> None:
+    run = Deployed(partitions(3, tmp_path), tmp_path, latency={2: None}).drive(20)
+    lost = [event for event in journal(tmp_path) if event["event"] == "lost"]
+    assert [event["reason"] for event in lost] == ["expired", "expired"]
+    first, second = (event["seconds"] for event in lost)
+    assert 60.0 <= first <= 62.0  # deployment.first_task
+    assert 70.0 + 120.0 <= second <= 70.0 + 122.0  # sent again at the next tick, for twice as long
+    assert run.server.updates[:2] == [20, 20]
+    assert {task["first-batch"] for task in run.tasks_of(2)} == {0}
+
+
+def test_a_node_that_goes_is_let_go_and_taken_back(tmp_path: Path) -> None:
+    run = Deployed(partitions(3, tmp_path), tmp_path)
+    node = run.nodes[999]
+    held: list[int] = []
+
+    def leave(tick: int) -> None:
+        node.online = not 3 <= tick < 8
+        if tick == 7:
+            held.append(run.server.buffer[1].version)
+            node.restart()
+
+    run.drive(12, leave)
+    assert run.fleet.refused == {"unavailable": 1}
+    assert held == [2], "its last update stays in the buffer while it is away"
+    assert run.server.updates[0] == 12
+    assert 5 <= run.server.updates[1] < 8
+    assert [event["client"] for event in journal(tmp_path) if event["event"] == "joined"].count(1) == 2
+
+
+def test_a_new_node_id_is_known_by_its_client_id(tmp_path: Path) -> None:
+    nodes = partitions(3, tmp_path)
+    run = Deployed(nodes, tmp_path)
+
+    def replace(tick: int) -> None:
+        if tick == 3:
+            nodes[999].online = False
+        if tick == 4:
+            nodes[5] = Node(node_id=5, config=nodes[999].config)
+
+    run.drive(8, replace)
+    assert run.fleet.roster.seats[1].node == 5
+    assert run.server.updates[1] >= 5
+    assert run.server.staleness[1] is not None
+
+
+def test_a_late_node_joins_at_any_tick(tmp_path: Path) -> None:
+    nodes = partitions(3, tmp_path)
+    late = nodes.pop(998)
+    run = Deployed(nodes, tmp_path)
+
+    def join(tick: int) -> None:
+        if tick == 4:
+            nodes[998] = late
+
+    run.drive(8, join)
+    assert run.server.updates == [8, 8, 3]  # hello during tick 5, then one task per tick
+    assert run.server.profiles[2].samples > 0
+
+
+def test_nodes_beyond_the_fleet_wait(tmp_path: Path) -> None:
+    nodes = partitions(4, tmp_path)
+    run = Deployed(nodes, tmp_path, clients=3).drive(4)
+    assert sorted(seat.node for seat in run.fleet.roster.seats.values()) == [998, 999, 1000]
+    assert run.server.updates == [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("bit", "checksum"),
+        ("nothing", "length"),
+        ("longer", "length"),
+        ("client", "client"),
+        ("run", "run"),
+        ("replay", "stale"),
+        ("loss", "non-finite"),
+    ],
+)
+def test_what_is_not_the_update_is_refused(damage: str, reason: str, tmp_path: Path) -> None:
+    nodes = partitions(3, tmp_path)
+    run = Deployed(nodes, tmp_path)
+    seen: list[bytes] = []
+
+    def hostile(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        if message.metadata.message_type != "train":
+            return reply
+        seen.append(reply.content["objects"]["update"].data)
+        if len(seen) == 1:
+            return reply
+        return _damaged(damage, reply, message, seen)
+
+    nodes[999].answer = hostile
+    run.drive(6)
+    assert run.fleet.refused == {reason: 5}
+    assert run.server.updates == [6, 1, 6]
+    assert [task["first-batch"] for task in run.tasks_of(1)] == [0, 3, 3, 3, 3, 3]
+    assert torch.isfinite(run.server.model).all()
+
+
+def _damaged(damage: str, reply: Message, message: Message, seen: list[bytes]) -> Message:
+    data, loss = seen[-1], 0.5
+    if damage == "bit":
+        data = data[:100] + bytes([data[100] ^ 1]) + data[101:]
+    elif damage == "nothing":
+        data = b""
+    elif damage == "longer":
+        data += b"\0"
+    elif damage == "replay":
+        data = seen[0]
+    elif damage == "loss":
+        loss = float("nan")
+    else:
+        header = wire.read_header(data)
+        values = np.zeros(header.count, np.float32)
+        stamp = wire.Stamp(
+            run=RUN + 1 if damage == "run" else RUN,
+            client=0 if damage == "client" else 1,
+            version=header.stamp.version,
+            map_version=header.stamp.map_version,
+        )
+        data = wire.encode_update(values, stamp=stamp, last=header.last)
+    return update_reply(data, loss=loss, seconds={}, message=message)
+
+
+def test_a_client_that_forgot_is_sent_the_rest_at_once(tmp_path: Path) -> None:
+    run = Deployed(partitions(3, tmp_path), tmp_path)
+    whole = Deployed(partitions(3, tmp_path / "other")).drive(6)
+
+    def forget(tick: int) -> None:
+        if tick == 2:
+            (tmp_path / "1" / "level-map.bin").unlink()
+        if tick == 4:
+            (tmp_path / "1" / "recipe.json").write_text("{}")
+            (tmp_path / "2" / "level-map.bin").write_bytes(b"damaged")
+
+    run.drive(6, forget)
+    again = [(event["client"], event["version"]) for event in journal(tmp_path) if event["event"] == "sent again"]
+    assert again == [(1, 2), (1, 4), (2, 4)]
+    assert run.fleet.refused == {}
+    assert run.server.updates == whole.server.updates == [6, 6, 6]
+    assert torch.equal(run.server.model, whole.server.model), "each update counts once"
+    assert run.fleet.bytes_down[1] > whole.fleet.bytes_down[1]
+    assert run.fleet.bytes_up == whole.fleet.bytes_up
+
+
+def test_a_superlink_that_is_away_for_a_moment(tmp_path: Path) -> None:
+    run = Deployed(partitions(3, tmp_path), tmp_path)
+
+    def away(tick: int) -> None:
+        run.grid.fails = 3 if tick == 3 else 0
+
+    run.drive(8, away)
+    assert run.server.tick == 8
+    assert set(run.fleet.refused) <= {"unsent"}
+    assert min(run.server.updates) >= 7
+
+
+def test_a_grid_that_is_gone_ends_the_run(tmp_path: Path) -> None:
+    run = Deployed(partitions(3, tmp_path), tmp_path)
+
+    def gone(tick: int) -> None:
+        run.grid.fails = 10**9 if tick >= 2 else 0
+
+    with pytest.raises(ConnectionError, match="away"):
+        run.drive(8, gone)
+
+
+def test_a_synchronous_round_goes_on_without_the_lost(tmp_path: Path) -> None:
+    run = Deployed(partitions(3, tmp_path), tmp_path, latency={2: None}, method="fedavg", rules={}).drive(3)
+    assert run.server.updates == [3, 3, 0]
+    assert run.fleet.refused["expired"] >= 2
+    assert run.server.tick == 3
+
+
+def test_a_node_that_raises_is_asked_again_only_after_a_restart(tmp_path: Path) -> None:
+    nodes = partitions(3, tmp_path)
+    asked: list[str] = []
+
+    def broken(message: Message, context: Context) -> Message:
+        asked.append(message.metadata.message_type)
+        raise ValueError("no data here")
+
+    nodes[998].answer = broken
+    run = Deployed(nodes, tmp_path, sections={"deployment": {"min_clients": 2}})
+
+    def mend(tick: int) -> None:
+        if tick == 3:
+            nodes[998].answer = app
+            nodes[998].restart()
+
+    run.drive(6, mend)
+    assert asked == ["query.hello"]
+    assert run.server.updates[2] >= 2

@@ -1,0 +1,59 @@
+"""What a node keeps in files, and that anything wrong with them counts as forgotten."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedgmr import wire
+from fedgmr.flower.client.node_state import HeldMap, NodeState, default_directory
+from fedgmr.flower.terms import checksum
+
+LEVELS = np.array([0, 1, 2, wire.ABOVE, 0, 2], np.uint8)
+
+
+def test_the_client_id_stays(tmp_path: Path) -> None:
+    first = NodeState(tmp_path / "a").client_id()
+    assert first == NodeState(tmp_path / "a").client_id()
+    assert first != NodeState(tmp_path / "b").client_id()
+    assert len(first) == 32
+
+
+def test_only_the_very_recipe_is_found(tmp_path: Path) -> None:
+    state = NodeState(tmp_path)
+    assert state.recipe(checksum("one")) is None
+    state.keep_recipe("one")
+    assert state.recipe(checksum("one")) == "one"
+    assert state.recipe(checksum("two")) is None
+
+
+def test_a_map_comes_back(tmp_path: Path) -> None:
+    state = NodeState(tmp_path)
+    assert state.level_map(run=7, total=6) is None
+    state.keep_level_map(HeldMap(version=3, last=2, levels=LEVELS), run=7)
+    held = state.level_map(run=7, total=6)
+    assert held is not None
+    assert (held.version, held.last) == (3, 2)
+    assert np.array_equal(held.levels, LEVELS)
+    assert state.level_map(run=8, total=6) is None, "of another run"
+    assert state.level_map(run=7, total=5) is None, "of another model"
+    assert [path.name for path in tmp_path.iterdir()] == ["level-map.bin"], "no draft is left"
+
+
+@pytest.mark.parametrize("position", [0, 10, 55, -1])
+def test_a_damaged_map_is_forgotten(position: int, tmp_path: Path) -> None:
+    state = NodeState(tmp_path)
+    state.keep_level_map(HeldMap(version=3, last=2, levels=LEVELS), run=7)
+    data = bytearray((tmp_path / "level-map.bin").read_bytes())
+    data[position] ^= 255
+    (tmp_path / "level-map.bin").write_bytes(data)
+    assert state.level_map(run=7, total=6) is None
+    (tmp_path / "level-map.bin").write_bytes(bytes(data[:20]))
+    assert state.level_map(run=7, total=6) is None
+
+
+def test_the_default_directory_is_the_nodes_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_directory(12) == tmp_path / "fedgmr" / "nodes" / "12"

@@ -1,0 +1,212 @@
+"""The server's app from its configuration to a run directory, and again from a checkpoint."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+
+from fedgmr.experiments.run import resume_run, run_recipe
+from fedgmr.experiments.rundir import read_recipe
+from fedgmr.flower.server.server_app import run
+from fedgmr.recipe import recipe_from
+from fedgmr.reporting.rundir import read_run
+from fedgmr.settings.refusals import SettingError
+from flower.grid import RUN, FakeGrid, Node, partitions
+from flower.runs import Deployed
+from flower.test_faults import journal
+from flower.virtual import VirtualClock
+
+RECIPE = {
+    "name": "small",
+    "seconds": 65.0,
+    "task": "e2e.tiny:dense",
+    "method": {"name": "fedgmr", "coordination": {"period": 10.0}},
+    "fleet": {"clients": 3},
+    "evaluation": {"every_seconds": 20.0},
+    "checkpoint": {"every": 1, "keep": 2},
+    "deployment": {"shortest": 30.0},
+    "device": "cpu",
+}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(RECIPE))
+    return path
+
+
+def grid(tmp_path: Path, clock: VirtualClock, *, blow: float | None = None, run_id: int = RUN) -> FakeGrid:
+    """Answers after 4 s; at the moment `blow` the server's app dies."""
+
+    def arrival(node: Node, message: Message) -> float | None:
+        return clock.now() + 4.0
+
+    made = FakeGrid(clock, partitions(3, tmp_path / "nodes"), arrival, run_id=run_id, blocking=False)
+    if blow is not None:
+        look = made.get_nodes
+
+        def dying() -> list[Node]:
+            if clock.now() >= blow:
+                made.fails = 10**9
+            return look()
+
+        made.get_nodes = dying  # type: ignore[method-assign]
+    return made
+
+
+def test_a_run_from_its_configuration(recipe: Path, tmp_path: Path) -> None:
+    clock = VirtualClock()
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": "seed=5 name=other"}
+    directory, result = run(grid(tmp_path, clock), RUN, config, clock)
+    assert directory == tmp_path / "run"
+    assert (result.recipe.seed, result.recipe.name) == (5, "other")
+    assert read_recipe(directory).seed == 5
+    assert result.summary["status"] == "finished"
+    assert result.summary["clock"] == "real"
+    assert result.summary["ticks"] == 6
+    assert result.summary["refused"] == {}
+    made = read_run(directory)
+    assert made.history.seconds.tolist() == [0.0, 20.0, 40.0, 60.0, 65.0]
+    assert made.history.updates[-1].tolist() == [6, 6, 6]
+    assert (made.history.bytes_down[-1] > 0).all()
+    assert (directory / "model.safetensors").is_file()
+    events = [event["event"] for event in journal(directory)]
+    assert events.count("joined") == 3
+    assert events.count("tick") == 7
+    assert events.count("accepted") == 18
+    assert clock.problems == []
+
+
+def test_a_run_goes_on_from_its_checkpoint(recipe: Path, tmp_path: Path) -> None:
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
+    clock = VirtualClock()
+    with pytest.raises(ConnectionError):
+        run(grid(tmp_path, clock, blow=35.0), RUN, config, clock)
+    before = journal(tmp_path / "run")
+    seats = {event["client"]: event["node"] for event in before if event["event"] == "joined"}
+    assert [event["tick"] for event in before if event["event"] == "tick"] == [0, 1, 2, 3]
+
+    clock = VirtualClock()
+    clock.sleep(1000.0)
+    directory, result = run(grid(tmp_path, clock, run_id=RUN + 1), RUN + 1, config | {"resume": True}, clock)
+    events = journal(directory)
+    resumed = next(event for event in events if event["event"] == "resumed")
+    assert resumed["seconds"] == pytest.approx(30.0, abs=1.0)
+    assert resumed["tick"] == 3
+    assert sorted(resumed["lost"]) == [0, 1, 2], "what was in flight is lost"
+    assert result.summary["refused"] == {"interrupted": 3}
+    assert result.summary["ticks"] == 6
+    assert result.history["tick"] == sorted(result.history["tick"])
+    assert result.history[-1]["updates"] == [6, 6, 6], "none is lost for good, none counts twice"
+    joined = [event for event in events if event["event"] == "joined"]
+    assert {event["client"]: event["node"] for event in joined[3:]} == seats, "the same fleet"
+    # Each task of 3 mini-batches is handed out again until it is merged: none is left out.
+    accepted = [event["task"] for event in events if event["event"] == "accepted"]
+    assert len(accepted) == 18
+
+
+def test_a_run_without_a_checkpoint_begins_again(recipe: Path, tmp_path: Path) -> None:
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
+    clock = VirtualClock()
+    with pytest.raises(ConnectionError):
+        run(grid(tmp_path, clock, blow=6.0), RUN, config, clock)
+    assert [event["event"] for event in journal(tmp_path / "run")].count("dispatched") == 3
+    clock = VirtualClock()
+    directory, result = run(grid(tmp_path, clock, run_id=RUN + 1), RUN + 1, config | {"resume": True}, clock)
+    assert result.summary["ticks"] == 6
+    events = [event["event"] for event in journal(directory)]
+    assert (events.count("joined"), events.count("resumed"), events.count("accepted")) == (3, 0, 18)
+    assert read_run(directory).history.seconds.tolist() == [0.0, 20.0, 40.0, 60.0, 65.0]
+
+
+def test_the_interrupted_run_learns_as_an_undisturbed_one(recipe: Path, tmp_path: Path) -> None:
+    """With every client answering within the period, a crash changes nothing but the time."""
+    config = {"recipe": str(recipe), "output": "", "resume": False, "overrides": ""}
+    clock = VirtualClock()
+    whole = run(grid(tmp_path / "a", clock), RUN, config | {"output": str(tmp_path / "whole")}, clock)[1]
+    clock = VirtualClock()
+    with pytest.raises(ConnectionError):
+        run(grid(tmp_path / "b", clock, blow=35.0), RUN, config | {"output": str(tmp_path / "cut")}, clock)
+    clock = VirtualClock()
+    resumed = run(
+        grid(tmp_path / "b", clock, run_id=RUN + 1),
+        RUN + 1,
+        config | {"output": str(tmp_path / "cut"), "resume": True},
+        clock,
+    )[1]
+    assert all(torch.equal(whole.model[name], resumed.model[name]) for name in whole.model)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"recipe": "quikstart"}, "quikstart"),
+        ({"overrides": "seed"}, "overrides has 'seed'"),
+        ({"overrides": "fleet.clients=0"}, "fleet.clients"),
+        ({"resume": True}, "is not a run directory"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(change: dict[str, Any], message: str, recipe: Path, tmp_path: Path) -> None:
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""} | change
+    clock = VirtualClock()
+    with pytest.raises(SettingError, match=message):
+        run(grid(tmp_path, clock), RUN, config, clock)
+
+
+def test_the_two_kinds_of_run_are_told_apart(recipe: Path, tmp_path: Path) -> None:
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
+    clock = VirtualClock()
+    with pytest.raises(ConnectionError):
+        run(grid(tmp_path, clock, blow=25.0), RUN, config, clock)
+    with pytest.raises(ValueError, match="is a deployed run"):
+        resume_run(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        run_recipe(recipe_from({**RECIPE, "checkpoint": {"every": 1}}), tmp_path / "simulated", _Interrupting())
+    with pytest.raises(ValueError, match="is a simulation"):
+        run(grid(tmp_path, clock), RUN, {"output": str(tmp_path / "simulated"), "resume": True}, VirtualClock())
+
+
+class _Interrupting:
+    def update(self, *, tick: int, **_: Any) -> None:
+        if tick == 2:
+            raise KeyboardInterrupt
+
+
+def test_densities_are_measured(tmp_path: Path) -> None:
+    """Links of 4 MB/s, 1 kB/s and 270 B/s, half of that up, behind 5 s of overhead; the period is 12 s."""
+    rates = {0: 4e6, 1: 1e3, 2: 270.0}
+    nodes = partitions(3, tmp_path)
+    run = Deployed(
+        nodes,
+        tmp_path,
+        task="e2e.tiny:normed",
+        method="fedgmr_without_restoration",
+        rules={"coordination": {"period": 12.0}, "interval": 1000},
+        sections={"fleet": {"clients": 3, "densities": "measured"}, "deployment": {"first_task": 1000.0}},
+    )
+
+    def arrival(node: Node, message: Message) -> float:
+        run.received.append(message)
+        records, settings = message.content.array_records, message.content.config_records["settings"]
+        down = len(settings.get("recipe", ""))
+        down += sum(len(array.data) for record in records.values() for array in record.values())
+        up = 0.0
+        if message.metadata.message_type == "train":
+            task = run.server.dispatched[settings["client"]]
+            up = 4.0 * task.levels.sizes[task.level]
+        return run.clock.now() + 5.0 + (down + 2 * up) / rates[node.config["partition-id"]]
+
+    run.grid.arrival = arrival
+    history: list[list[int]] = []
+    run.drive(12, lambda tick: history.append(list(run.server.client_levels)))
+    assert [run.tasks_of(client)[0]["level"] for client in range(3)] == [0, 0, 0], "all begin with the smallest"
+    sizes = run.server.levels.sizes
+    fitting = [max(i for i in range(5) if 5.0 + 12.0 * sizes[i] / rate <= 12.0) for rate in rates.values()]
+    assert history[-1] == fitting == [4, 3, 1]

@@ -1,0 +1,128 @@
+"""A client's own side: its data by the node's settings, and tasks that are not what they say."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedgmr import wire
+from fedgmr.experiments.assembly import make_task
+from fedgmr.experiments.dealing import deal
+from fedgmr.flower.answers import Hello
+from fedgmr.flower.client.workplace import Workplace
+from fedgmr.flower.server.packing import Piece
+from fedgmr.recipe import Recipe, recipe_from
+from fedgmr.settings.refusals import SettingError
+from fedgmr.submodels.levels import LevelMap
+from flower.grid import partitions
+from flower.runs import Deployed
+from flower.test_packing import order, pack, task
+
+
+def recipe(**sections: Any) -> Recipe:
+    data = {"seconds": 1, "task": "e2e.tiny:few", "method": "fedgmr", "fleet": {"clients": 2}, "device": "cpu"}
+    return recipe_from({**data, **sections})
+
+
+def test_a_partition_is_the_simulations() -> None:
+    plan = recipe(task="e2e.tiny:dense", fleet={"clients": 3})
+    part, held_out = Workplace(plan, {"partition-id": 2}).samples(2)
+    assert part.tolist() == deal(plan, make_task(plan), 3).parts[2].tolist()
+    assert held_out is None
+
+
+def test_without_a_partition_all_samples_are_the_nodes_own() -> None:
+    part, held_out = Workplace(recipe(), {"task.samples": 20}).samples(1)
+    assert part.tolist() == list(range(20))
+    assert held_out is None
+    plan = recipe(evaluation={"validation": "clients", "client_holdout": 0.25})
+    part, held_out = Workplace(plan, {"task.samples": 20}).samples(1)
+    assert held_out is not None
+    assert (len(part), len(held_out)) == (15, 5)
+    assert sorted([*part, *held_out]) == list(range(20))
+
+
+def test_a_node_introduces_itself() -> None:
+    place = Workplace(recipe(), {"task.samples": 20})
+    hello = place.introduce("me", classes=True)
+    owned = tuple(sorted(set(place.task.train[1].tolist())))
+    assert hello == Hello(client_id="me", partition=-1, samples=20, classes=owned, layout=hello.layout)
+    assert len(hello.layout) == 32
+    assert Workplace(recipe(), {}).introduce("", classes=False).classes == ()
+    other = Workplace(recipe(task="e2e.tiny:normed"), {}).introduce("", classes=False)
+    assert other.layout != hello.layout
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"partition": 1}, "node-config has 'partition': give partition-id"),
+        ({"partition-id": 2}, "partition-id is 2: give a number from 0 to 1"),
+        ({"task.sample": 3}, "task.options.sample is not a known key"),
+    ],
+)
+def test_mistakes_in_a_nodes_settings(node: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        Workplace(recipe(task="e2e.tiny:few"), node).samples(0)
+
+
+def test_nodes_with_their_own_data_take_part(tmp_path: Path) -> None:
+    nodes = partitions(3, tmp_path)
+    for number, node in enumerate(nodes.values()):
+        node.config = {"task.samples": 30 + 10 * number, "state-dir": str(tmp_path / str(number)), "device": "cpu"}
+    run = Deployed(
+        nodes,
+        tmp_path,
+        task="e2e.tiny:few",
+        sections={"evaluation": {"validation": "clients", "every_seconds": 1e6}, "training": {"batch_size": 5}},
+        rules={"coordination": {"period": 10.0}, "interval": 3, "weighting": "samples"},
+    ).drive(4)
+    assert sorted(profile.samples for profile in run.server.profiles) == [27, 36, 45]  # less a tenth each
+    assert sorted(run.server.client_weights) == [0.75, 1.0, 1.25]
+    assert run.server.updates == [4, 4, 4]
+    told = [json.loads(line) for line in (tmp_path / "updates.jsonl").read_text().splitlines()]
+    seconds = [event["client_seconds"]["train"] for event in told if event["event"] == "accepted"]
+    assert seconds == pytest.approx([0.01] * 12)
+
+
+class _Place(Workplace):
+    """For the values of `test_packing` instead of a model's."""
+
+    @property
+    def layout(self) -> Any:  # type: ignore[override]
+        import torch
+
+        return type("Layout", (), {"size": 1000, "buffer_size": 3, "dtype": torch.float32})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda pieces: pieces[1:], "level"),
+        (lambda pieces: pieces[:1], "level"),
+        (lambda pieces: [pieces[0], pieces[0]], "level"),
+        (lambda pieces: [pieces[0], Piece(span=(2, 3), data=pieces[0].data)], "level"),
+        (lambda pieces: [pieces[0], Piece(span=(2, 3), data=pieces[1].data[:-1])], "length"),
+        (lambda pieces: [Piece(span=(0, 1), data=b"x" * 60), pieces[1]], "magic"),
+    ],
+)
+def test_values_that_are_not_as_announced_are_refused(change: Any, reason: str) -> None:
+    _, parcel = pack([task(0, 1), task(1, 3)])
+    place, levels = _Place(recipe(), {}), parcel.task.levels
+    whole = place._model(order(parcel), parcel.values, levels, 5)
+    assert np.array_equal(whole["model"].numpy(), parcel.task.model.numpy())
+    with pytest.raises(wire.Refused) as refused:
+        place._model(order(parcel), change(list(parcel.values)), levels, 5)
+    assert refused.value.reason == reason
+
+
+def test_values_of_another_map_are_refused() -> None:
+    (parcel,) = pack([task(0, 3)])
+    fewer = LevelMap.full(1000)
+    with pytest.raises(wire.Refused):
+        _Place(recipe(), {})._model(replace(order(parcel), map_version=9), parcel.values, fewer, 5)

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgmr.paper.measurement import (
+    accuracy_at_t_star,
+    evaluations_around,
+    mean_relative_improvement,
+    t_star_of,
+)
+from fedgmr.paper.numbers import Paper
+from fedgmr.reporting.rundir import read_run
+
+from .conftest import write_run
+
+
+def test_ten_evaluations_before_t_star_and_ten_after(tmp_path: Path, paper: Paper) -> None:
+    # Evaluations at 0, 800, 1600, ...; 70,000 s lies between number 87 (69,600 s) and 88 (70,400 s).
+    run = read_run(write_run(tmp_path / "run", [number / 1000 for number in range(101)]))
+    assert t_star_of(run, paper, "femnist") == 70_000
+    assert evaluations_around(run, 70_000) == pytest.approx(np.arange(78, 98) / 1000)
+    assert evaluations_around(run, 69_600) == pytest.approx(np.arange(78, 98) / 1000)  # at t* counts as before
+    measure = accuracy_at_t_star([run], paper, "femnist")
+    assert measure.mean == pytest.approx(8.75)
+    assert measure.std == pytest.approx(0.1 * np.sqrt(35))  # sample variance of 1..n is n(n + 1)/12
+    assert (measure.seeds, measure.seeds_std) == (1, None)
+
+
+def test_a_short_run_has_its_t_star_at_the_same_share_and_a_smaller_window(tmp_path: Path, paper: Paper) -> None:
+    run = read_run(write_run(tmp_path / "run", [0.1, 0.2, 0.3, 0.4, 0.6], short=True))
+    assert t_star_of(run, paper, "femnist") == pytest.approx(run.summary["seconds"] * 7 / 8)
+    assert list(evaluations_around(run, t_star_of(run, paper, "femnist"))) == [0.4, 0.6]
+    assert list(evaluations_around(run, 1e9)) == [0.6]
+
+
+def test_over_seeds(tmp_path: Path, paper: Paper) -> None:
+    runs = [
+        read_run(write_run(tmp_path / f"{seed}", [level] * 101, seed=seed)) for seed, level in enumerate((0.8, 0.82))
+    ]
+    measure = accuracy_at_t_star(runs, paper, "femnist")
+    assert (measure.mean, measure.std, measure.seeds) == (pytest.approx(81), pytest.approx(0), 2)
+    assert measure.seeds_std == pytest.approx(np.sqrt(2))
+
+
+def test_improvement_by_hand() -> None:
+    # 60 over 50 is 20 %, over 40 is 50 %.
+    assert mean_relative_improvement({"fedgmr": 60.0, "fedavg": 50.0, "fjord": 40.0}) == pytest.approx(35)

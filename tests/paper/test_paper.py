@@ -1,0 +1,59 @@
+"""The paper's numbers: complete, consistent with each other, and each with a recipe."""
+
+import pytest
+
+from fedgmr.methods.method import PAPER
+from fedgmr.paper.grid import TASKS, Setting, has_recipe, recipe_for
+from fedgmr.paper.measurement import mean_relative_improvement
+from fedgmr.paper.numbers import Paper
+
+TABLES = {"baselines": 7 * 24, "aggregation": 6 * 24, "ablation": 6 * 24, "plugin": 12, "fixed_time": 16}
+CIFAR = Setting(task="cifar10", heterogeneity="high", split="noniid")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_no_cell_is_missing(paper: Paper, table: str) -> None:
+    cells = [paper.accuracy(table, s, v) for s in paper.settings(table) for v in paper.variants(table)]
+    assert len([cell for cell in cells if cell]) == TABLES[table]
+
+
+def test_a_cell(paper: Paper) -> None:
+    cell = paper.accuracy("ablation", CIFAR, "fedgmr_without_restoration")
+    assert cell is not None
+    assert (cell.mean, cell.std) == (71.93, 0.45)
+    assert paper.accuracy("plugin", CIFAR, "heterofl") is None
+    assert (paper.t_star("cifar10"), paper.seconds("cifar10")) == (220_000, 250_000)
+
+
+def test_printed_improvements_follow_from_the_means(paper: Paper) -> None:
+    for setting in paper.settings("baselines"):
+        means = {v: cell.mean for v in PAPER if (cell := paper.accuracy("baselines", setting, v))}
+        assert mean_relative_improvement(means) == pytest.approx(paper.mri(setting).mean, abs=0.01), setting
+
+
+def test_gains_by_patience_follow_from_the_accuracies(paper: Paper) -> None:
+    for row in paper.data["patience"]["tasks"].values():
+        assert row["best"] == row["highest"]
+        assert row["best"] - row["without"] == pytest.approx(row["gain"], abs=0.005)
+
+
+def test_every_variant_has_a_recipe(paper: Paper) -> None:
+    recipes = {variant: recipe_for(CIFAR, variant) for table in TABLES for variant in paper.variants(table)}
+    rules = {
+        v: (r.method.name, r.method.aggregation.kind, getattr(r.method.restoration, "kind", None))
+        for v, r in recipes.items()
+    }
+    assert rules["fedgmr"] == ("fedgmr", "mask_aware", "saturation")
+    assert rules["fedgmr/ga"] == ("fedgmr", "gradient_average", "saturation")
+    assert rules["fedgmr_without_restoration/fa"] == ("fedgmr_without_restoration", "zero_padded", None)
+    assert rules["fedgmr/fixed_time"] == ("fedgmr", "mask_aware", "fixed_time")
+    assert rules["fiarse+aux+gmr"][2] == "saturation"
+    assert len(set(map(repr, recipes.values()))) == len(recipes)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_recipes_have_the_length_of_the_paper(paper: Paper, task: str) -> None:
+    assert has_recipe(task, short=True)
+    recipe = recipe_for(Setting(task=task, heterogeneity="low", split="iid"), "fedavg")
+    assert recipe.seconds == paper.seconds(task)
+    assert (recipe.fleet.name, recipe.partition.kind, recipe.short) == ("low", "iid", False)

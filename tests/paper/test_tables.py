@@ -1,0 +1,120 @@
+"""Tables in all their forms, character by character."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from fedgmr.paper.heatmap import write_table
+from fedgmr.paper.tables import (
+    Block,
+    Cell,
+    Measure,
+    Table,
+    latex_escape,
+    table_csv,
+    table_latex,
+    table_markdown,
+    table_text,
+)
+
+CELLS = {
+    ("FedGMR", "A"): Cell(
+        ours=Measure(mean=81.204, std=0.3, seeds=2, seeds_std=0.45), paper=Measure(mean=81.68, std=0.28), stand_in=True
+    ),
+    ("FedAvg", "A"): Cell(paper=Measure(mean=68.46, std=0.66)),
+    ("FedGMR", "B"): Cell(ours=Measure(mean=50.0)),
+}
+BLOCK = Block(title="High", rows=("FedGMR", "FedAvg"), columns=("A", "B"), cells=CELLS)
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table(name="baselines", title="Methods & all", about="About.", blocks=(BLOCK,), notes=("a note",))
+
+
+def test_text(table: Table) -> None:
+    assert table_text(table).splitlines() == [
+        "Methods & all",
+        "About.",
+        "",
+        "High",
+        "setting  method" + 29 * " " + "ours         paper  difference",
+        "-" * 74,
+        "A        FedGMR  81.20 ± 0.30 (2 seeds: ± 0.45)†  81.68 ± 0.28       -0.48",
+        "         FedAvg" + 26 * " " + "missing  68.46 ± 0.66           -",
+        "B        FedGMR" + 28 * " " + "50.00             -           -",
+        "",
+        "note: a note",
+    ]
+
+
+def test_short_tables_say_so_in_every_form(table: Table) -> None:
+    short = Table(**{**table.__dict__, "short": True, "comparable": False})
+    for form in (table_text, table_markdown, table_latex):
+        assert "short" in form(short)
+        assert "ours (short)" in form(short)
+        assert "not comparable" in form(short)
+        assert "short" not in form(table)
+    assert [row["short"] for row in csv.DictReader(io.StringIO(table_csv(short)))] == ["1", "1", "1"]
+
+
+def test_markdown(table: Table) -> None:
+    assert "| A | FedGMR | 81.20 ± 0.30 (2 seeds: ± 0.45)† | 81.68 ± 0.28 | -0.48 |" in table_markdown(table)
+    assert table_markdown(table, level=2).startswith("## Methods & all\n")
+
+
+def test_csv_has_whole_numbers(table: Table) -> None:
+    first, second, third = csv.DictReader(io.StringIO(table_csv(table)))
+    assert (first["ours"], first["seeds_std"], first["stand_in"]) == ("81.204", "0.45", "1")
+    assert float(first["difference"]) == pytest.approx(-0.476)
+    assert float(first["difference_percent"]) == pytest.approx(-0.58276, abs=1e-4)
+    assert (second["ours"], second["status"], second["paper"]) == ("", "missing", "68.46")
+    assert (third["paper"], third["difference"]) == ("", "")
+
+
+def test_latex(table: Table) -> None:
+    text = table_latex(table)
+    assert r"\caption{Methods \& all. High.}" in text
+    assert r"FedGMR & ours & $81.20 \pm 0.45$$^\dagger$ & $50.00$ \\" in text
+    assert r" & paper & $81.68 \pm 0.28$ & -- \\" in text
+    assert r" & difference & -0.48 & - \\" in text
+    assert text.count(r"\begin{tabular}") == text.count(r"\bottomrule") == 1
+    assert latex_escape("50 % & {a_b}") == r"50 \% \& \{a\_b\}"
+
+
+def test_relative_differences() -> None:
+    block = Block(title="", rows=("r",), columns=("c",), cells={}, relative=True, digits=0)
+    assert block.difference_text(Cell(ours=Measure(mean=8373), paper=Measure(mean=8375))) == "-0.02 %"
+    assert block.difference_text(Cell(ours=Measure(mean=1), paper=Measure(mean=0))) == "-"
+    assert block.measure_text(Measure(mean=11779.6)) == "11,780"
+
+
+def test_page_is_whole_and_coloured(table: Table, tmp_path: Path) -> None:
+    page = write_table(table, tmp_path / "out").read_text()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        f"table.{e}" for e in ("csv", "html", "md", "tex")
+    ]
+    assert not re.search(r"(src|href)=\"(?!data:)", page)
+    assert page.count("<table") == 3  # ours, the paper's, the difference
+    # Ours is the lowest of column A but for FedAvg's number, the paper's the highest.
+    assert 'background:rgb(66,146,198)">81.68' in page
+    assert re.search(r'background:rgb\(\d+,\d+,\d+\)">-0.48', page)
+    assert '<td class="none">missing</td>' in page
+    assert "a note" in page
+
+
+def test_colours_point_the_right_way(tmp_path: Path) -> None:
+    better = Cell(ours=Measure(mean=90.0), paper=Measure(mean=70.0))
+    worse = Cell(ours=Measure(mean=50.0), paper=Measure(mean=70.0))
+    cells = {("up", "c"): better, ("down", "c"): worse}
+    block = Block(title="", rows=("up", "down"), columns=("c",), cells=cells)
+    page = write_table(Table(name="n", title="t", about="a", blocks=(block,)), tmp_path).read_text()
+    blue = re.search(r'rgb\((\d+),\d+,(\d+)\)">\+20.00', page)
+    orange = re.search(r'rgb\((\d+),\d+,(\d+)\)">-20.00', page)
+    assert blue is not None
+    assert orange is not None
+    assert int(blue[1]) < int(blue[2])
+    assert int(orange[1]) > int(orange[2])
