@@ -190,12 +190,12 @@ def _computed_table(given: argparse.Namespace, request: Any, output: Path) -> in
 
 
 def _results(given: argparse.Namespace) -> None:
+    from fedgmr.files import write_atomic
     from fedgmr.paper.results import results_document
-    from fedgmr.settings.text import write_text_atomic
 
     text, output = results_document(Path(given.directory)), Path(given.output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_text_atomic(output, text)
+    write_atomic(output, text)
     print(f"Results: {output}")
 
 

@@ -9,18 +9,18 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from fedgmr.files import RECIPE, write_atomic
 from fedgmr.recipe import Recipe, recipe_data
 from fedgmr.settings.refusals import SettingError
-from fedgmr.settings.text import dump, write_text_atomic
+from fedgmr.settings.text import dump
 
-RECIPE = "recipe.yaml"
 _UNITS = ("fedgmr-superlink.service", "fedgmr-superexec.service", "fedgmr-supernode.service")
 
 
 def write_app(folder: Path, recipe: Recipe, output: Path) -> None:
     """Write what `flwr run` needs into a folder: `pyproject.toml` and the recipe."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text_atomic(folder / RECIPE, dump(recipe_data(recipe)))
+    write_atomic(folder / RECIPE, dump(recipe_data(recipe)))
     words = {"name": _project_name(recipe.name), "about": _quoted(recipe.about or f"The fedgmr recipe {recipe.name}")}
     _write(folder, "pyproject.toml", {**words, "recipe": RECIPE, "output": _quoted(str(output))})
 
@@ -52,7 +52,7 @@ def template(name: str) -> Path:
 
 def _write(folder: Path, name: str, words: Mapping[str, str] | None) -> None:
     text = template(name).read_text(encoding="utf-8")
-    write_text_atomic(folder / name, text if words is None else Template(text).substitute(words))
+    write_atomic(folder / name, text if words is None else Template(text).substitute(words))
 
 
 def _project_name(name: str) -> str:

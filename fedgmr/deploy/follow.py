@@ -4,16 +4,11 @@
 last complete lines are looked at.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from fedgmr.experiments.run import Watcher
-from fedgmr.experiments.rundir import SUMMARY
-from fedgmr.reporting.recorder import METRICS
-
-UPDATES = "updates.jsonl"
-_TAIL = 1 << 16
+from fedgmr.files import METRICS, SUMMARY, UPDATES, last_row, read_json
 
 
 def show_progress(run: Path, watcher: Watcher) -> None:
@@ -39,21 +34,4 @@ def last_tick(run: Path) -> dict[str, Any] | None:
 
 def ending(run: Path) -> dict[str, Any] | None:
     """The summary, once the run has ended."""
-    path = run / SUMMARY
-    return dict(json.loads(path.read_text())) if path.exists() else None
-
-
-def last_row(path: Path, **wanted: object) -> dict[str, Any] | None:
-    """The last complete line of a JSONL file whose fields are as wanted."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL))
-            lines = file.read().split(b"\n")[1 if size > _TAIL else 0 : -1]
-    except FileNotFoundError:
-        return None
-    for line in reversed(lines):
-        row = json.loads(line)
-        if all(row.get(key) == value for key, value in wanted.items()):
-            return dict(row)
-    return None
+    return read_json(run / SUMMARY) or None

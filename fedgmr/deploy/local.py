@@ -20,7 +20,8 @@ from fedgmr.deploy.follow import ending, last_tick, show_progress
 from fedgmr.deploy.processes import Program, Supervisor, command_of, end_marked, marked
 from fedgmr.deploy.site import CONNECTION, LOOPBACK, Site, new_site, open_site
 from fedgmr.experiments.run import Watcher
-from fedgmr.experiments.rundir import RECIPE, open_run
+from fedgmr.experiments.rundir import open_run
+from fedgmr.files import RECIPE
 from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from fedgmr.deploy.app import template
 from fedgmr.deploy.processes import Program
+from fedgmr.files import read_json, write_atomic
 from fedgmr.settings.refusals import SettingError
-from fedgmr.settings.text import write_text_atomic
 
 CONNECTION = "fleet"
 TESTED = "1.41"
@@ -148,7 +148,7 @@ def open_site(folder: Path) -> Site:
             "with `flwr run APP CONNECTION -c resume=true`."
         )
     check_flower()
-    words = json.loads((folder / _SITE).read_text())
+    words = read_json(folder / _SITE)
     port, *node_ports = free_ports(1 + words["clients"])
     site = Site(folder=folder.absolute(), **{**words, "port": port, "node_ports": tuple(node_ports)})
     _save(site)
@@ -191,10 +191,10 @@ def free_ports(count: int) -> list[int]:
 
 def _save(site: Site) -> None:
     words = {key: value for key, value in asdict(site).items() if key != "folder"}
-    write_text_atomic(site.folder / _SITE, json.dumps(words) + "\n")
+    write_atomic(site.folder / _SITE, json.dumps(words) + "\n")
     trust = f'root-certificates = "{site.folder}/tls/ca.crt"' if site.tls else "insecure = true"
     text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{site.address}"\n{trust}\n'
-    write_text_atomic(site.folder / "home" / "config.toml", text)
+    write_atomic(site.folder / "home" / "config.toml", text)
 
 
 def _make_credentials(site: Site) -> None:

@@ -27,6 +27,7 @@ from fedgmr.experiments.rundir import (
     write_summary,
 )
 from fedgmr.federation import federate
+from fedgmr.files import MODEL
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods.method import Method, named_method
@@ -69,7 +70,7 @@ class Result:
         for row in self.history:
             recorder.record(dict(row))
         recorder.close()
-        save_model(directory / "model.safetensors", self.model)
+        save_model(directory / MODEL, self.model)
         write_summary(directory, self.summary)
         return directory
 
@@ -199,7 +200,7 @@ class _Execution:
             summary=self._summary("finished", validated=self._validated()),
         )
         if self.directory is not None:
-            save_model(self.directory / "model.safetensors", result.model)
+            save_model(self.directory / MODEL, result.model)
             # Last, because a finished summary says that everything else is there.
             write_summary(self.directory, result.summary)
         return result

@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedgmr.files import RECIPE, SUMMARY, read_json, write_atomic
 from fedgmr.recipe import Recipe, recipe_data, recipe_from
 from fedgmr.settings.refusals import SettingError
-from fedgmr.settings.text import dump, read_mapping, write_text_atomic
+from fedgmr.settings.text import dump, read_mapping
 
-RECIPE = "recipe.yaml"
-SUMMARY = "summary.json"
 COMMIT_VARIABLE = "FEDGMR_COMMIT"
 
 
@@ -51,7 +50,7 @@ def create_run(directory: Path, recipe: Recipe) -> None:
     if directory.exists() and not directory.is_dir():
         raise SettingError(f"output is {str(directory)!r}, which is a file: give a directory.")
     directory.mkdir(parents=True, exist_ok=True)
-    write_text_atomic(directory / RECIPE, dump(recipe_data(recipe)))
+    write_atomic(directory / RECIPE, dump(recipe_data(recipe)))
 
 
 def read_recipe(directory: Path) -> Recipe:
@@ -63,8 +62,7 @@ def read_recipe(directory: Path) -> Recipe:
 
 def is_finished(directory: Path) -> bool:
     """Whether the run came to its time budget."""
-    summary = directory / SUMMARY
-    return summary.exists() and json.loads(summary.read_text()).get("status") == "finished"
+    return read_json(directory / SUMMARY).get("status") == "finished"
 
 
 def open_run(directory: Path) -> Recipe:
@@ -77,7 +75,7 @@ def open_run(directory: Path) -> Recipe:
 
 def write_summary(directory: Path, summary: dict[str, Any]) -> None:
     """Write summary.json."""
-    write_text_atomic(directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    write_atomic(directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
 def versions() -> dict[str, str]:

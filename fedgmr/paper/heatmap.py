@@ -9,6 +9,7 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
+from fedgmr.files import write_atomic
 from fedgmr.paper.tables import (
     STAND_IN_MARK,
     Block,
@@ -19,7 +20,6 @@ from fedgmr.paper.tables import (
     table_markdown,
 )
 from fedgmr.reporting.report import notice, page
-from fedgmr.reporting.rundir import replace_file
 
 _LOW, _HIGH = (247, 251, 255), (66, 146, 198)
 _BELOW, _MIDDLE, _ABOVE = (230, 126, 34), (248, 248, 248), (33, 113, 181)
@@ -32,8 +32,8 @@ def write_table(table: Table, directory: Path) -> Path:
     """Write `table.csv`, `table.md`, `table.tex` and `table.html` into `directory`; returns the page."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in (("csv", table_csv(table)), ("md", table_markdown(table)), ("tex", table_latex(table))):
-        replace_file(directory / f"table.{name}", text.encode())
-    replace_file(directory / "table.html", page(table.heading, _body(table)).encode())
+        write_atomic(directory / f"table.{name}", text)
+    write_atomic(directory / "table.html", page(table.heading, _body(table)))
     return directory / "table.html"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgmr.experiments.rundir import RECIPE
+from fedgmr.files import RECIPE
 from fedgmr.methods.method import PAPER
 from fedgmr.paper.grid import Setting
 from fedgmr.paper.measurement import accuracy_at_t_star, mean_relative_improvement

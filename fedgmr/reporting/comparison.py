@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedgmr.files import write_atomic
 from fedgmr.reporting import plots
 from fedgmr.reporting.report import figure, notice, page, run_notices, table
 from fedgmr.reporting.rundir import (
@@ -26,7 +27,6 @@ from fedgmr.reporting.rundir import (
     format_seconds,
     format_target,
     read_run,
-    replace_file,
 )
 
 _ENDED = ("finished", "diverged")
@@ -177,9 +177,9 @@ def write_comparison(comparison: Comparison, directory: str | Path) -> Path:
         "bytes": plots.method_bytes_figure(totals),
     }
     images = plots.save_figures(figures, folder)
-    replace_file(folder / "comparison.csv", comparison.csv().encode())
-    replace_file(folder / "comparison.md", comparison.markdown().encode())
-    replace_file(folder / "report.html", page(comparison.title, _body(comparison, images)).encode())
+    write_atomic(folder / "comparison.csv", comparison.csv())
+    write_atomic(folder / "comparison.md", comparison.markdown())
+    write_atomic(folder / "report.html", page(comparison.title, _body(comparison, images)))
     return folder / "report.html"
 
 

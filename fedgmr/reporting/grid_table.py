@@ -3,7 +3,6 @@
 Reads the summaries alone, so it also shows a grid that is only partly done.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedgmr.files import SUMMARY, read_json
 from fedgmr.reporting.rundir import format_seconds
 
 
@@ -28,7 +28,7 @@ def grid_table(runs: Sequence[GridRun]) -> str:
     groups: dict[tuple[tuple[str, ...], str], list[Mapping[str, Any]]] = {}
     for run in runs:
         row = tuple(value for _, value in run.values), run.method
-        groups.setdefault(row, []).append(_summary(run.directory))
+        groups.setdefault(row, []).append(read_json(run.directory / SUMMARY))
     keys = [key for key, _ in runs[0].values]
     lines = [[*keys, "method", "runs", "accuracy (%)", "at"]]
     lines += [[*values, method, *_cells(group)] for (values, method), group in groups.items()]
@@ -43,11 +43,6 @@ def grid_table(runs: Sequence[GridRun]) -> str:
     ]
     rule = "-" * max(map(len, texts))
     return "\n".join([texts[0], rule, *texts[1:], *_notes([entry for group in groups.values() for entry in group])])
-
-
-def _summary(directory: Path) -> Mapping[str, Any]:
-    path = directory / "summary.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def _cells(group: Sequence[Mapping[str, Any]]) -> list[str]:

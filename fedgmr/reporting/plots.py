@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedgmr.reporting.rundir import Column, Curve, Run, format_percent, format_target, replace_file
+from fedgmr.files import write_atomic
+from fedgmr.reporting.rundir import Column, Curve, Run, format_percent, format_target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,9 +142,9 @@ def save_figures(figures: "Mapping[str, Figure]", directory: str | Path) -> dict
     for name, figure in figures.items():
         # Without dates and program names the same run always gives the same files.
         images[name] = _render(figure, "png", {"Software": None})
-        replace_file(Path(directory) / f"{name}.png", images[name])
+        write_atomic(Path(directory) / f"{name}.png", images[name])
         pdf = _render(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
-        replace_file(Path(directory) / f"{name}.pdf", pdf)
+        write_atomic(Path(directory) / f"{name}.pdf", pdf)
     return images
 
 

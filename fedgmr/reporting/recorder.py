@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from fedgmr.settings.text import write_text_atomic
-
-METRICS = "metrics.jsonl"
+from fedgmr.files import METRICS, write_atomic
 
 
 class History(Sequence[Mapping[str, Any]]):
@@ -58,7 +56,7 @@ class Recorder:
             raise ValueError(
                 f"{self._path} has {len(lines)} rows, the checkpoint {rows}: the file was cut; start the run again."
             )
-        write_text_atomic(self._path, "".join(lines))
+        write_atomic(self._path, "".join(lines))
         self.rows = [json.loads(line) for line in lines]
 
     def record(self, row: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedgmr.files import write_atomic
 from fedgmr.reporting import plots
 from fedgmr.reporting.rundir import (
     Curve,
@@ -20,7 +21,6 @@ from fedgmr.reporting.rundir import (
     format_percent,
     format_seconds,
     read_run,
-    replace_file,
 )
 
 _STYLE = """
@@ -79,7 +79,7 @@ def write_report(run_dir: str | Path) -> Path:
     }
     images = plots.save_figures(figures, run.path)
     path = run.path / "report.html"
-    replace_file(path, page(_headline(run), _body(run, images)).encode())
+    write_atomic(path, page(_headline(run), _body(run, images)))
     return path
 
 

@@ -1,13 +1,12 @@
 """A run directory, read back: recipe, evaluations and summary as one value.
 
 The files are `recipe.yaml`, `metrics.jsonl` (one JSON object per evaluation) and `summary.json` (absent until
-a run ends). Also here: how seconds, bytes and accuracies are written wherever a person reads them, and how
-files are put on disk. Read `report` or `comparison` next.
+a run ends). Also here: how seconds, bytes and accuracies are written wherever a person reads
+them. Read `report` or `comparison` next.
 """
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedgmr.files import METRICS, RECIPE, SUMMARY, read_json
 
 SCHEMA_VERSION = 1
 Column = NDArray[np.float64]
@@ -127,14 +128,14 @@ def read_run(path: str | Path) -> Run:
     directory = Path(path)
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a run directory: there is no such directory")
-    missing = [name for name in ("recipe.yaml", "metrics.jsonl") if not (directory / name).is_file()]
+    missing = [name for name in (RECIPE, METRICS) if not (directory / name).is_file()]
     if missing:
         raise ValueError(f"{directory} is not a run directory: {' and '.join(missing)} missing")
     return Run(
         path=directory,
-        recipe_text=(directory / "recipe.yaml").read_text(encoding="utf-8"),
-        summary=_read_summary(directory / "summary.json"),
-        history=_read_history(directory / "metrics.jsonl"),
+        recipe_text=(directory / RECIPE).read_text(encoding="utf-8"),
+        summary=_read_summary(directory / SUMMARY),
+        history=_read_history(directory / METRICS),
     )
 
 
@@ -142,13 +143,13 @@ def _read_summary(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = read_json(path)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not valid JSON: {error}; without it the run reads as unfinished") from error
-    version = summary.get("schema_version") if isinstance(summary, dict) else None
+    version = summary.get("schema_version")
     if version != SCHEMA_VERSION:
         raise ValueError(f"{path} has schema_version {version}; this fedgmr reads version {SCHEMA_VERSION}")
-    return dict(summary)
+    return summary
 
 
 def _read_history(path: Path) -> Evaluations:
@@ -226,13 +227,3 @@ def format_percent(fraction: float, digits: int = 1) -> str:
 def format_target(fraction: float) -> str:
     """A target accuracy, never rounded to a tenth where it is finer: `80.0 %`, `82.25 %`."""
     return f"{100 * fraction:.2f}".removesuffix("0") + " %"
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` to `path` so that a reader sees the old file or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

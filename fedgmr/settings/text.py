@@ -5,9 +5,7 @@ is used, because whoever writes JSON does without. Read next: ``settings.py``, w
 """
 
 import json
-import os
 import re
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -134,25 +132,6 @@ def dump(data: Any) -> str:
     Dumper.add_representer(tuple, write_list)
     _read_scalars_as_json(Dumper)
     return yaml.dump(data, Dumper=Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True)
-
-
-def write_text_atomic(path: Path, text: str) -> None:
-    """Writes a file so that a reader sees the old text or the new one, never half of it.
-
-    Args:
-        path: The file; its folder must exist.
-        text: The whole text, written as UTF-8.
-    """
-    # Not from tempfile: its files are private to their owner, and os.replace would keep them so.
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        with draft.open("w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def apply_overrides(

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from fedgmr.deploy.follow import ending, last_row, last_tick, show_progress
+from fedgmr.deploy.follow import ending, last_tick, show_progress
 
 
 class Told:
@@ -16,24 +16,6 @@ class Told:
 
 def write(path: Path, *rows: dict[str, object], tail: str = "") -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + tail)
-
-
-def test_last_complete_line(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    assert last_row(path) is None
-    write(path, {"a": 1}, {"a": 2, "b": 1}, {"a": 3}, tail='{"a": 4')
-    assert last_row(path) == {"a": 3}
-    assert last_row(path, b=1) == {"a": 2, "b": 1}
-    assert last_row(path, b=7) is None
-
-
-def test_only_the_tail_of_a_long_file_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    write(path, {"a": 0}, *({"fill": "x" * 1000, "n": n} for n in range(200)))
-    row = last_row(path)
-    assert row is not None
-    assert row["n"] == 199
-    assert last_row(path, a=0) is None  # too far back, and the cut line before it does no harm
 
 
 def test_progress_joins_ticks_and_evaluations(tmp_path: Path) -> None:

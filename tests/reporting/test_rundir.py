@@ -1,5 +1,4 @@
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from fedgmr.reporting.rundir import (
     format_seconds,
     format_target,
     read_run,
-    replace_file,
 )
 
 from .conftest import RECIPE, evaluation, realistic_lines, write_curve, write_run
@@ -139,17 +137,3 @@ def test_numbers_for_people() -> None:
         "82.25 %",
         "78.7 %",
     ]
-
-
-def test_replacing_a_file_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "page.html"
-    replace_file(path, b"old")
-
-    def refuse(source: Path, target: Path) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="disk full"):
-        replace_file(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]

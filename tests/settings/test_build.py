@@ -18,7 +18,7 @@ from fedgmr.settings import schema as settings_schema
 from fedgmr.settings.build import build, imported
 from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.settings.schema import plain, schema
-from fedgmr.settings.text import apply_overrides, dump, read_mapping, write_text_atomic
+from fedgmr.settings.text import apply_overrides, dump, read_mapping
 
 HERE = __name__  # the module part of an import path to a class of this file
 
@@ -575,7 +575,7 @@ def test_round_trip_of_components(value: Any) -> None:
 @given(recipe=recipes)
 def test_round_trip_through_a_file(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> None:
     path = tmp_path_factory.getbasetemp() / "round_trip.yaml"
-    write_text_atomic(path, dump(plain(recipe)))
+    path.write_text(dump(plain(recipe)))
     assert build(Recipe, read_mapping(path)) == recipe
 
 

@@ -1,7 +1,6 @@
 """Settings as text: files read and written, and overrides."""
 
 import json
-import os
 import re
 import string
 import sys
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgmr.settings.refusals import SettingError
-from fedgmr.settings.text import apply_overrides, dump, read_mapping, write_text_atomic
+from fedgmr.settings.text import apply_overrides, dump, read_mapping
 
 # --- files
 
@@ -127,29 +126,6 @@ def test_dump_writes_long_lists_in_block_style_and_no_aliases() -> None:
     assert dump({"a": shared, "b": shared}) == "a: [1, 2]\nb: [1, 2]\n"
     assert dump({"a": (1, 2)}) == "a: [1, 2]\n"
     assert dump({"a": "x\ny", "b": "\x85"}) == 'a: "x\\ny"\nb: "\\N"\n'
-
-
-def test_write_text_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.txt"
-    write_text_atomic(path, "old ü\n")
-    write_text_atomic(path, "new ü\r\n")
-    assert path.read_bytes() == "new ü\r\n".encode()
-    assert path.stat().st_mode & 0o777 == 0o666 & ~current_umask()
-
-    def fail(*_: Any) -> None:
-        raise OSError("disk is gone")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk is gone"):
-        write_text_atomic(path, "half")
-    assert path.read_bytes() == "new ü\r\n".encode()
-    assert os.listdir(tmp_path) == ["a.txt"]
-
-
-def current_umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 # --- overrides

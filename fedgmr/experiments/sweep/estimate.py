@@ -4,7 +4,6 @@ What is known of a task is wall seconds per virtual second, best of the same run
 then of whatever ran on this kind of device. A task nobody has run yet is tried for some seconds.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,12 @@ from typing import Any
 import torch
 
 from fedgmr.experiments.assembly import assemble, make_task, resolve
-from fedgmr.experiments.rundir import RECIPE, SUMMARY, device_name
-from fedgmr.experiments.sweep.plan import PlannedRun, Status, read_summary
+from fedgmr.experiments.rundir import device_name
+from fedgmr.experiments.sweep.plan import PlannedRun, Status
 from fedgmr.experiments.sweep.processes import call_in_process
 from fedgmr.federation import federate
+from fedgmr.files import METRICS, RECIPE, SUMMARY, last_row, read_json
 from fedgmr.recipe import Recipe, recipe_data, recipe_from
-from fedgmr.reporting.recorder import METRICS
 from fedgmr.settings.text import read_mapping
 
 TRIAL_SECONDS = 3.0
@@ -57,7 +56,7 @@ def estimate_sweep(
     trials: dict[Trait, float | None] = {}
     found: dict[str, float | None] = {}
     for run in to_do:
-        row = _last_row(run.directory)
+        row = last_row(run.directory / METRICS)
         done = float(row["seconds"]) if row else 0.0
         rate = row["wall"] / done if row and done > 0 else _rate(run.recipe, rates)
         if rate is None and trial_seconds > 0:
@@ -160,21 +159,10 @@ def _rates(stores: Sequence[Path]) -> dict[Trait, list[float]]:
     rates: dict[Trait, list[float]] = {}
     for path in sorted({path.parent for store in stores for path in store.rglob(SUMMARY)}):
         try:
-            summary, task = read_summary(path), read_mapping(path / RECIPE)["task"]["name"]
+            summary, task = read_json(path / SUMMARY), read_mapping(path / RECIPE)["task"]["name"]
             if summary["status"] == "finished":
                 for trait in _traits(task, summary["device"], summary["fleet"], summary["method"]):
                     rates.setdefault(trait, []).append(summary["wall_seconds"] / summary["seconds"])
         except (ValueError, KeyError, TypeError, OSError):  # not a run, or one of another release
             continue
     return rates
-
-
-def _last_row(run: Path) -> dict[str, Any] | None:
-    """The newest complete row of an interrupted run."""
-    path = run / METRICS
-    for line in reversed(path.read_text(errors="replace").splitlines() if path.is_file() else []):
-        try:
-            return dict(json.loads(line))
-        except ValueError:  # the end of a killed run
-            continue
-    return None

@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedgmr.experiments.sweep.plan import PlannedRun, plan_sweep, read_summary
+from fedgmr.experiments.sweep.plan import PlannedRun, plan_sweep
 from fedgmr.experiments.sweep.processes import run_in_processes
 from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
+from fedgmr.files import SUMMARY, read_json
 from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
 
@@ -105,7 +106,7 @@ def _recorded(run: PlannedRun) -> Outcome:
     if run.status == "finished":
         return Outcome(status="finished")
     assert run.status == "diverged"
-    return Outcome(status="diverged", problem=str(read_summary(run.directory).get("problem", "It diverged.")))
+    return Outcome(status="diverged", problem=str(read_json(run.directory / SUMMARY).get("problem", "It diverged.")))
 
 
 class _Here:

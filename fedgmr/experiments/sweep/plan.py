@@ -4,15 +4,15 @@ Runs are found by what their directories say, not by the names of the directorie
 with another or nested. Read `perform.py` next.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from fedgmr.experiments.rundir import RECIPE, SUMMARY, read_recipe
+from fedgmr.experiments.rundir import read_recipe
 from fedgmr.experiments.sweep.keys import recipe_key
+from fedgmr.files import RECIPE, SUMMARY, read_json
 from fedgmr.recipe import Recipe
 
 Status = Literal["finished", "diverged", "interrupted", "missing"]
@@ -88,16 +88,10 @@ def run_name(recipe: Recipe, key: str) -> str:
 
 def run_status(directory: Path) -> Status:
     """How far the run in a directory is."""
-    status = read_summary(directory).get("status")
+    status = read_json(directory / SUMMARY).get("status")
     if status in ("finished", "diverged"):
         return "finished" if status == "finished" else "diverged"
     return "interrupted" if (directory / RECIPE).is_file() else "missing"
-
-
-def read_summary(directory: Path) -> dict[str, Any]:
-    """The summary of a run that has ended; empty where there is none."""
-    path = directory / SUMMARY
-    return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
 def _runs_below(store: Path, wanted: set[str]) -> Iterator[tuple[str, Path, Status]]:

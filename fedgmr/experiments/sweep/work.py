@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 
 from fedgmr.exchange import Diverged
 from fedgmr.experiments.run import Watcher, resume_run, run_recipe
-from fedgmr.experiments.sweep.plan import read_summary, run_status
+from fedgmr.experiments.sweep.plan import run_status
+from fedgmr.files import SUMMARY, read_json
 from fedgmr.recipe import Recipe
 
 
@@ -54,7 +55,7 @@ def perform_run(recipe: Recipe, directory: Path, watcher: Watcher | None = None)
         elif status == "interrupted":
             resume_run(directory, watcher)
         elif status == "diverged":
-            return Outcome(status="diverged", problem=str(read_summary(directory).get("problem", "")))
+            return Outcome(status="diverged", problem=str(read_json(directory / SUMMARY).get("problem", "")))
     except Diverged as error:
         return Outcome(status="diverged", problem=str(error))
     except (ValueError, OSError) as error:

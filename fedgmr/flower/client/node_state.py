@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedgmr import wire
+from fedgmr.files import write_atomic
 from fedgmr.flower.terms import checksum
 
 Levels = npt.NDArray[np.uint8]
@@ -39,7 +40,7 @@ class NodeState:
         path = self.directory / "client-id"
         if not path.exists():
             # Not a draw of the run: it tells this node from all others, whatever the seed.
-            _write(path, uuid.uuid4().hex.encode())
+            write_atomic(path, uuid.uuid4().hex.encode())
         return path.read_text().strip()
 
     def recipe(self, wanted: str) -> str | None:
@@ -50,7 +51,7 @@ class NodeState:
 
     def keep_recipe(self, text: str) -> None:
         """Remember a recipe."""
-        _write(self.directory / "recipe.json", text.encode())
+        write_atomic(self.directory / "recipe.json", text.encode())
 
     def level_map(self, *, run: int, total: int) -> HeldMap | None:
         """The map of this run, if there is a sound one."""
@@ -69,19 +70,10 @@ class NodeState:
     def keep_level_map(self, held: HeldMap, *, run: int) -> None:
         """Remember a map."""
         stamp = wire.Stamp(run=run, version=0, map_version=held.version)
-        _write(self.directory / "level-map.bin", wire.encode_map(held.levels, stamp=stamp, last=held.last))
+        write_atomic(self.directory / "level-map.bin", wire.encode_map(held.levels, stamp=stamp, last=held.last))
 
 
 def default_directory(node: int) -> Path:
     """Where a node that was given no directory keeps its state."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "fedgmr" / "nodes" / str(node)
-
-
-def _write(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_bytes(data)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -7,9 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedgmr.settings.text import write_text_atomic
-
-UPDATES = "updates.jsonl"
+from fedgmr.files import UPDATES, write_atomic
 
 
 class Journal:
@@ -30,6 +28,6 @@ class Journal:
         """Keep only the first `lines` lines of a file already there; fewer where it was cut by force."""
         if self._path is not None and self._path.exists():
             kept = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)[:lines]
-            write_text_atomic(self._path, "".join(kept))
+            write_atomic(self._path, "".join(kept))
             lines = len(kept)
         self.lines = lines

@@ -1,0 +1,68 @@
+"""Files: written whole or not at all, read back as JSON, and the names of those in a run directory.
+
+Imports nothing of the package, so every other part may use it. docs/run-directory.md says what the files hold.
+"""
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+RECIPE = "recipe.yaml"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+MODEL = "model.safetensors"
+CHECKPOINTS = "checkpoints"
+UPDATES = "updates.jsonl"
+_TAIL = 1 << 16  # bytes at the end of a file in which its last row is looked for
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader sees the old content or the new one, never half of it.
+
+    Args:
+        path: the file; its folder must exist.
+        content: the whole content; text is written as UTF-8.
+    """
+    # Not from tempfile: its files are private to their owner, and os.replace would keep them so.
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        with draft.open("wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is no such file, ValueError where it holds something else."""
+    if not path.is_file():
+        return {}
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} holds no JSON object.")
+    return data
+
+
+def last_row(path: Path, **fields: object) -> dict[str, Any] | None:
+    """The last complete line of a JSONL file with these values of its fields; None where there is none.
+
+    Only the end of a long file is read. Another process may be writing the file, and may have been killed in a line.
+    """
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL))
+        lines = file.read().split(b"\n")[1 if size > _TAIL else 0 : -1]
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if all(row.get(key) == value for key, value in fields.items()):
+            return dict(row)
+    return None

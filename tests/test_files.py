@@ -1,0 +1,70 @@
+"""Files are written whole or not at all, and the last row of a growing file is found."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedgmr.files import last_row, read_json, write_atomic
+
+
+def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    write_atomic(path, "old ü\n")
+    write_atomic(path, "new ü\r\n")
+    assert path.read_bytes() == "new ü\r\n".encode()
+    assert path.stat().st_mode & 0o777 == 0o666 & ~current_umask()
+    write_atomic(path, b"\xff")
+    assert path.read_bytes() == b"\xff"
+
+    def fail(*_: Any) -> None:
+        raise OSError("disk is gone")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk is gone"):
+        write_atomic(path, "half")
+    assert path.read_bytes() == b"\xff"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def current_umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_file_that_is_not_there_reads_as_empty(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    assert read_json(path) == {}
+    path.write_text('{"status": "finished"}')
+    assert read_json(path) == {"status": "finished"}
+    for text in ("[1, 2]", '{"status": "fin'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"no JSON object|Unterminated"):
+            read_json(path)
+
+
+def write_rows(path: Path, *rows: dict[str, object], tail: str = "") -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + tail)
+
+
+def test_last_complete_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    assert last_row(path) is None
+    write_rows(path, {"a": 1}, {"a": 2, "b": 1}, {"a": 3}, tail='{"a": 4')
+    assert last_row(path) == {"a": 3}
+    assert last_row(path, b=1) == {"a": 2, "b": 1}
+    assert last_row(path, b=7) is None
+    path.write_bytes(b'{"a": 1}\n{"a": \xff\n')  # a killed run, and the next line after it
+    assert last_row(path) == {"a": 1}
+
+
+def test_only_the_tail_of_a_long_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    write_rows(path, {"a": 0}, *({"fill": "x" * 1000, "n": n} for n in range(200)))
+    row = last_row(path)
+    assert row is not None
+    assert row["n"] == 199
+    assert last_row(path, a=0) is None  # too far back, and the cut line before it does no harm
