@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedgmr import __version__
+from fedgmr.version import __version__
 
 
 def one_thread() -> None:

@@ -9,8 +9,8 @@ from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
 from fedgmr.tasks import Task
 from fedgmr.training.settings import TrainingSettings
+from fedgmr.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "FleetSettings",
     "Link",
@@ -18,6 +18,7 @@ __all__ = [
     "Result",
     "Task",
     "TrainingSettings",
+    "__version__",
     "named_method",
     "simulate",
 ]

@@ -1,6 +1,7 @@
-"""Dependencies point one way, and the package is light to import."""
+"""The code against ARCHITECTURE.md: its list of files, and its table of who may import whom."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,32 +10,11 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "fedgmr"
-ROOT = "(root)"  # names taken from `fedgmr` itself, which imports everything
+DOCUMENT = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `([\w/]+)` \| ?((?:[\w/]+(?:, )?)*) ?\|$", re.MULTILINE)
 
-# room -> rooms it must not import
-FORBIDDEN = {
-    "submodels": {
-        "server",
-        "methods",
-        "training",
-        "wire",
-        "fleets",
-        "tasks",
-        "federation",
-        "experiments",
-        "reporting",
-        ROOT,
-    },
-    "server": {"training", "methods", "fleets", "wire", "tasks", "federation", "experiments", "reporting", ROOT},
-    "methods": {"fleets", "federation", "experiments", "reporting", ROOT},
-    "training": {"server", "methods", "fleets", "federation", "experiments", "reporting", ROOT},
-    "wire": {"server", "methods", "training", "fleets", "federation", "experiments", "reporting", ROOT},
-    "tasks": {"server", "methods", "training", "fleets", "federation", "experiments", "reporting", ROOT},
-    "fleets": {"methods", "experiments", "reporting"},
-    "federation": {"methods", "training", "fleets", "experiments", "reporting", ROOT},
-    "reporting": {"server", "methods", "fleets", "training", "federation", "experiments", ROOT},
-    "experiments": set(),
-}
+# room -> rooms it may import; a room is a folder or a module, by its path below the package
+TABLE = {room: set(others.split(", ")) - {""} for room, others in ROW.findall(DOCUMENT)}
 
 
 def imports(source: str, module: str, *, package: bool = False) -> Iterator[str]:
@@ -57,59 +37,111 @@ def imports(source: str, module: str, *, package: bool = False) -> Iterator[str]
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
+def room_of(path: str) -> str:
+    """The row of the table for a path below the package: the longest that it begins with, else the public names."""
+    rows = [row for row in TABLE if path == row or path.startswith(f"{row}/")]
+    return max(rows, key=len, default="__init__")
+
+
 def rooms(names: Iterator[str]) -> set[str]:
     """The rooms of this package that are imported."""
-    found = set()
-    for name in names:
-        first, *rest = name.split(".")
-        if first == "fedgmr":
-            known = rest and ((PACKAGE / rest[0]).is_dir() or (PACKAGE / f"{rest[0]}.py").is_file())
-            found.add(rest[0] if known else ROOT)
-    return found
+    inside = (name.split(".")[1:] for name in names if name.split(".")[0] == "fedgmr")
+    return {room_of("/".join(parts)) for parts in inside}
 
 
 def modules() -> dict[str, set[str]]:
-    """By module name: the rooms it imports."""
+    """By path below the package, without .py: the rooms that the module imports."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        parts = ["fedgmr", *path.relative_to(PACKAGE).with_suffix("").parts]
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
         package = parts[-1] == "__init__"
-        name = ".".join(parts[:-1] if package else parts)
-        found[name] = rooms(imports(path.read_text(encoding="utf-8"), name, package=package))
+        name = ".".join(["fedgmr", *(parts[:-1] if package else parts)])
+        found["/".join(parts)] = rooms(imports(path.read_text(encoding="utf-8"), name, package=package))
     return found
+
+
+def named_files() -> Iterator[str]:
+    """Paths below the package that the document lists: names up to two blanks, then words; a folder ends with /."""
+    block = re.search(r"^```\nfedgmr/\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    assert block
+    folders: list[str] = []
+    for indent, names in re.findall(r"^( +)(\S+(?: \S+)*)", block[1], re.MULTILINE):
+        del folders[len(indent) // 2 - 1 :]
+        for name in names.split():
+            if name.endswith("/"):
+                folders.append(name)
+            else:
+                yield "".join([*folders, name])
 
 
 MODULES = modules()
 
 
-@pytest.mark.parametrize("room", FORBIDDEN)
-def test_dependencies_point_one_way(room: str) -> None:
-    inside = {n: r for n, r in MODULES.items() if n == f"fedgmr.{room}" or n.startswith(f"fedgmr.{room}.")}
-    inside = {n: r for n, r in inside.items() if not n.startswith("fedgmr.flower")}  # stands on everything
-    assert inside, f"there is no fedgmr.{room} any more: correct this test"
-    wrong = {name: sorted(found & FORBIDDEN[room]) for name, found in inside.items() if found & FORBIDDEN[room]}
-    assert wrong == {}
+def test_every_file_has_a_line_in_the_document() -> None:
+    files = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    paths = {str(path.relative_to(PACKAGE)) for path in files if "recipes" not in path.relative_to(PACKAGE).parts}
+    unnamed = {path for path in paths if path.endswith("/__init__.py")}
+    named = list(named_files())
+    assert len(set(named)) == len(named)
+    assert set(named) == paths - unnamed
 
 
-def test_only_main_imports_the_command_line() -> None:
-    assert {name for name, found in MODULES.items() if "cli" in found} == {"fedgmr.__main__"}
+def test_table_has_a_row_for_every_room() -> None:
+    assert {path.split("/")[0] for path in MODULES} <= set(TABLE)
+    assert all((PACKAGE / row).is_dir() or (PACKAGE / f"{row}.py").is_file() for row in TABLE)
 
 
-def test_only_the_room_of_the_flower_apps_imports_flwr() -> None:
+def test_rows_name_only_rows_above() -> None:
+    order = list(TABLE)
+    assert [(room, other) for room in order for other in TABLE[room] if other not in order[: order.index(room)]] == []
+
+
+def test_imports_keep_to_the_table() -> None:
+    wrong = {path: found - TABLE[room_of(path)] - {room_of(path)} for path, found in MODULES.items()}
+    assert {path: others for path, others in wrong.items() if others} == {}
+
+
+def test_table_allows_nothing_that_is_not_needed() -> None:
+    needed: dict[str, set[str]] = {room: set() for room in TABLE}
+    for path, found in MODULES.items():
+        needed[room_of(path)] |= found
+    assert {room: TABLE[room] - needed[room] for room in TABLE if TABLE[room] - needed[room]} == {}
+
+
+def test_packages_import_each_other_in_no_circle() -> None:
+    # Computed from the code alone, so that a table that was read wrongly hides nothing.
+    graph: dict[str, set[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        top = path.relative_to(PACKAGE).with_suffix("").parts[0]
+        found = (f"{name}.__init__".split(".") for name in _names(path))
+        others = {parts[1] if _exists(parts[1]) else "__init__" for parts in found if parts[0] == "fedgmr"}
+        graph[top] = graph.get(top, set()) | others - {top}
+    assert len(graph) > 15
+    while graph:
+        leaves = [room for room, others in graph.items() if not others & set(graph)]
+        assert leaves, f"these go in a circle, or stand on one: {sorted(graph)}"
+        for room in leaves:
+            del graph[room]
+
+
+def test_only_the_room_of_flower_imports_flwr() -> None:
     users = {path for path in PACKAGE.rglob("*.py") if "flwr" in {n.split(".")[0] for n in _names(path)}}
-    assert users
-    assert {path.relative_to(PACKAGE).parts[:2] for path in users} == {("flower", "client"), ("flower", "server")}
+    assert {path.relative_to(PACKAGE).parts[0] for path in users} == {"flower"}
 
 
 def _names(path: Path) -> Iterator[str]:
     return imports(path.read_text(encoding="utf-8"), "fedgmr.any")
 
 
+def _exists(room: str) -> bool:
+    return (PACKAGE / room).is_dir() or (PACKAGE / f"{room}.py").is_file()
+
+
 def test_known_imports_are_seen() -> None:
     # Were the search blind, the rules above would hold for nothing.
-    assert {"server", "training", "settings"} <= MODULES["fedgmr.methods.method"]
-    assert MODULES["fedgmr.federation"] == {"exchange", "server"}
-    assert "experiments" in MODULES["fedgmr"]
+    assert {"server", "training", "settings"} <= MODULES["methods/method"]
+    assert MODULES["federation"] == {"exchange", "server"}
+    assert "experiments" in MODULES["__init__"]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +151,8 @@ def test_known_imports_are_seen() -> None:
         ("from fedgmr.server import Server", "server"),
         ("from fedgmr import server", "server"),
         ("from fedgmr import federation", "federation"),
-        ("from fedgmr import Task", ROOT),
-        ("import fedgmr", ROOT),
+        ("from fedgmr import Task", "__init__"),
+        ("import fedgmr", "__init__"),
         ("from ..server.server import Server", "server"),
         ("from .. import server", "server"),
         ("from .levels import LevelMap", "submodels"),

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
@@ -159,25 +159,6 @@ def test_run_directory_document_has_every_field() -> None:
     assert all(f"`{name}`" in summary for name in result.summary["versions"])
 
 
-def test_architecture_names_every_room_and_module_at_the_top() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    rooms = [path for path in (ROOT / "fedgmr").iterdir() if path.is_dir() and list(path.glob("*.py"))]
-    modules = [path.name for path in (ROOT / "fedgmr").glob("*.py")]
-    assert [name for name in [*(f"{room.name}/" for room in rooms), *modules] if name not in text] == []
-
-
-def test_imports_keep_to_the_table_of_the_architecture() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|((?: `\w+`)*) \|$", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
-    allowed = {room: {room, *re.findall(r"\w+", others)} for room, others in rows}
-    order = list(allowed)
-    assert all(order.index(other) <= order.index(room) for room, others in allowed.items() for other in others)
-    free = {"__init__", "__main__"}
-    for path in (ROOT / "fedgmr").rglob("*.py"):
-        room = _room(path.relative_to(ROOT / "fedgmr").with_suffix("").parts)
-        wrong = {other for other in _imported_rooms(path) if room not in free and other not in allowed[room]}
-        assert wrong == set(), f"{path.relative_to(ROOT)} imports {wrong}"
-
-
 def _commands(text: str) -> Iterator[str]:
     """Lines of shell blocks and inline code that call fedgmr."""
     lines = [line for language, body in FENCE.findall(text) if language == "sh" for line in body.splitlines()]
@@ -207,20 +188,6 @@ def _default(key: Key) -> str:
         return "none" if key.default is None else str(kind_name(type(key.default)))
     data = plain(key.default)
     return data if isinstance(data, str) and data else json.dumps(data)
-
-
-def _imported_rooms(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        for name in names:
-            if name.startswith("fedgmr."):
-                yield _room(name.split(".")[1:])
-
-
-def _room(parts: Sequence[str]) -> str:
-    """The apps for real nodes stand on everything, hence not in the room of the fleets."""
-    return "flower" if list(parts[:2]) == ["fleets", "flower"] else parts[0]
 
 
 def _dot() -> fedgmr.Task:

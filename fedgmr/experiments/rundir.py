@@ -24,6 +24,7 @@ from fedgmr.files import RECIPE, SUMMARY, read_json, write_atomic
 from fedgmr.recipe import Recipe, recipe_data, recipe_from
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.text import dump, read_mapping
+from fedgmr.version import __version__
 
 COMMIT_VARIABLE = "FEDGMR_COMMIT"
 
@@ -80,8 +81,6 @@ def write_summary(directory: Path, summary: dict[str, Any]) -> None:
 
 def versions() -> dict[str, str]:
     """What the run ran on."""
-    from fedgmr import __version__
-
     return {
         "fedgmr": __version__,
         "python": platform.python_version(),
