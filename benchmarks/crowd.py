@@ -5,7 +5,6 @@ puts them into the server's buffer: as long as they would be, and as old, with t
 the run goes on by itself.
 """
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -152,10 +151,6 @@ def _older_maps(server: Server, count: int) -> dict[int, LevelMap]:
     return maps
 
 
-class _TurnError(Exception):
-    pass
-
-
 @dataclass
 class Run:
     """A run that goes on in turns, with its processor time by part and turn."""
@@ -181,14 +176,16 @@ class Run:
         begun = self.done
         stopwatch = Stopwatch(clock=time.process_time)
 
-        def after_tick() -> None:
-            watch()
-            if self.done - begun >= updates:
-                raise _TurnError
-
         server, fleet = self.assembly.server, self.assembly.fleet
-        with contextlib.suppress(_TurnError), stopwatch.on(PARTS), stopwatch.part(REST):
-            federate(server, fleet, seconds=math.inf, after_tick=after_tick, resumed=begun > 0)
+        with stopwatch.on(PARTS), stopwatch.part(REST):
+            federate(
+                server,
+                fleet,
+                seconds=math.inf,
+                after_tick=watch,
+                stop=lambda: self.done - begun >= updates,
+                resumed=begun > 0,
+            )
         self.turns.append(stopwatch)
         self.updates.append(self.done - begun)
 

@@ -84,15 +84,22 @@ class RecordedFleet(Fleet, Protocol):
 
 
 def federate(
-    server: Server, fleet: Fleet, *, seconds: float, after_tick: Callable[[], None], resumed: bool = False
+    server: Server,
+    fleet: Fleet,
+    *,
+    seconds: float,
+    after_tick: Callable[[], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    resumed: bool = False,
 ) -> None:
-    """Run the federation for `seconds`.
+    """Run the federation for `seconds`, or until `stop` says so.
 
     Args:
         server: holds the model and decides.
         fleet: carries tasks to clients and brings updates back.
         seconds: the time budget; a merge that would come later does not happen.
         after_tick: called after every merge and the dispatch that follows it (recording, checkpoints).
+        stop: asked after every tick whether the run ends here (early stopping, estimates of run times).
         resumed: the tasks of the last dispatch are in flight already.
     """
     coordination = server.rules.coordination
@@ -108,7 +115,10 @@ def federate(
         if updates or wait.arrivals is None:
             server.merge(updates, fleet.now)
         _dispatch(server, fleet)
-        after_tick()
+        if after_tick is not None:
+            after_tick()
+        if stop is not None and stop():
+            break
 
 
 def _dispatch(server: Server, fleet: Fleet) -> None:

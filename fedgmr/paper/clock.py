@@ -5,7 +5,6 @@ depends on bytes alone, so times, bytes and numbers of updates are those of a ru
 `communication.py`) and the estimates of how long runs take (`estimate.py`) come from here.
 """
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -69,10 +68,6 @@ class Untrained:
         return [Update(client=t.client, version=t.version, values=nothing, buffers=nothing, loss=0.0) for t in tasks]
 
 
-class _EnoughError(Exception):
-    pass
-
-
 def run_clock(
     layout: Layout,
     network: Network,
@@ -98,14 +93,13 @@ def run_clock(
     )
     fleet = SimulatedFleet(network, Untrained(), len(network.links))
 
-    def count() -> None:
-        if after_tick is not None:
-            after_tick(server, fleet)
-        if server.tick == ticks:
-            raise _EnoughError
-
-    with contextlib.suppress(_EnoughError):
-        federate(server, fleet, seconds=seconds, after_tick=count)
+    federate(
+        server,
+        fleet,
+        seconds=seconds,
+        after_tick=None if after_tick is None else lambda: after_tick(server, fleet),
+        stop=lambda: server.tick == ticks,
+    )
     return fleet
 
 

@@ -74,10 +74,6 @@ class Moment:
         return (*self.learned(), self.seconds, self.traffic)
 
 
-class _EnoughError(Exception):
-    pass
-
-
 def drive(run: Assembly, *, ticks: int | None = None, watch: Callable[[], None] = lambda: None) -> list[Moment]:
     """Let the run go for its time budget, or for so many ticks; `watch` is called after every pass."""
     moments: list[Moment] = []
@@ -99,15 +95,12 @@ def drive(run: Assembly, *, ticks: int | None = None, watch: Callable[[], None] 
             )
         )
         watch()
-        if ticks is not None and server.tick >= ticks:
-            raise _EnoughError
 
-    try:
-        federate(server, fleet, seconds=run.recipe.seconds, after_tick=after_tick)
-    except _EnoughError:
-        pass
-    else:
-        assert ticks is None, f"the budget ended after {server.tick} of {ticks} ticks"
+    def stop() -> bool:
+        return ticks is not None and server.tick >= ticks
+
+    federate(server, fleet, seconds=run.recipe.seconds, after_tick=after_tick, stop=stop)
+    assert ticks is None or server.tick >= ticks, f"the budget ended after {server.tick} of {ticks} ticks"
     return moments
 
 

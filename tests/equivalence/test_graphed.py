@@ -88,15 +88,8 @@ def doubled(task: Task) -> Task:
 
 
 def go(run: Assembly, ticks: int) -> Tensor:
-    class Enough(Exception):  # noqa: N818
-        pass
-
-    def after() -> None:
-        if run.server.tick >= ticks:
-            raise Enough
-
-    with pytest.raises(Enough):
-        federate(run.server, run.fleet, seconds=run.recipe.seconds, after_tick=after)
+    federate(run.server, run.fleet, seconds=run.recipe.seconds, stop=lambda: run.server.tick >= ticks)
+    assert run.server.tick == ticks
     run.server.settle()
     return run.server.model
 

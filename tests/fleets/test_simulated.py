@@ -215,8 +215,8 @@ def test_when_nobody_is_at_work_the_clock_goes_to_the_next_return() -> None:
     assert at.now == 100.0, "nobody left to come back"
 
 
-def loop(coordination: Coordination, absences: Sequence[Absence]) -> tuple[Server, list[float]]:
-    """Ten seconds of a loop in which a trip takes one second; the moments after each tick."""
+def loop(coordination: Coordination, absences: Sequence[Absence], last: float = 10.0) -> tuple[Server, list[float]]:
+    """Ten seconds of a loop in which a trip takes one second, or until `last`; the moments after each tick."""
     at = fleet(1.0, 1.0, absences=absences)
     server = Server(
         rules=ServerRules(coordination=coordination),
@@ -228,8 +228,14 @@ def loop(coordination: Coordination, absences: Sequence[Absence]) -> tuple[Serve
         seconds=10.0,
     )
     moments: list[float] = []
-    federate(server, at, seconds=10.0, after_tick=lambda: moments.append(at.now))
+    federate(server, at, seconds=10.0, after_tick=lambda: moments.append(at.now), stop=lambda: at.now >= last)
     return server, moments
+
+
+def test_the_loop_stops_after_the_tick_at_which_it_is_told_to() -> None:
+    server, moments = loop(Synchronous(), [], last=3.0)
+    assert moments == [1, 2, 3]
+    assert (server.tick, server.updates, len(server.dispatched)) == (3, [3, 3], 2)
 
 
 def test_the_loop_outlasts_a_moment_when_everybody_is_away() -> None:

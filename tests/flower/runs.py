@@ -1,6 +1,5 @@
 """A deployed run in virtual time, with things that happen to it."""
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +18,6 @@ from flower.grid import RUN, FakeGrid, Message, Node
 from flower.virtual import VirtualClock
 
 PERIOD = 10.0
-
-
-class _EnoughError(Exception):
-    pass
 
 
 @dataclass
@@ -70,13 +65,13 @@ class Deployed:
     def drive(self, ticks: int, watch: Callable[[int], None] = lambda tick: None) -> "Deployed":
         """So many merges; `watch(tick)` after each."""
 
-        def after_tick() -> None:
-            watch(self.server.tick)
-            if self.server.tick >= ticks:
-                raise _EnoughError
-
-        with contextlib.suppress(_EnoughError):
-            federate(self.server, self.fleet, seconds=1e6, after_tick=after_tick)
+        federate(
+            self.server,
+            self.fleet,
+            seconds=1e6,
+            after_tick=lambda: watch(self.server.tick),
+            stop=lambda: self.server.tick >= ticks,
+        )
         self.fleet.close()
         assert self.clock.problems == []
         return self

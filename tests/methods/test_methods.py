@@ -388,7 +388,7 @@ def test_a_run_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
     resumed = objects(tiny.dropped(), name, rules, **settings)
     assert load_checkpoint(tmp_path, resumed.server, resumed.fleet) == 0
     assert resumed.server.tick == 4
-    federate(resumed.server, resumed.fleet, seconds=220.0, after_tick=lambda: None, resumed=True)
+    federate(resumed.server, resumed.fleet, seconds=220.0, resumed=True)
     assert resumed.server.tick == whole.server.tick > 5
     assert same(resumed.server.model, whole.server.model)
     assert same(resumed.server.buffers, whole.server.buffers)

@@ -116,21 +116,16 @@ def measure_rate(data: Mapping[str, Any], wall: float) -> float:
     marks = [(time.perf_counter(), 0.0)]
     evaluation = marks[0][0] - began
 
-    def after_tick() -> None:
+    def enough() -> bool:
         marks.append((time.perf_counter(), fleet.now))
-        if len(marks) > 2 and marks[-1][0] - marks[1][0] > wall:
-            raise _EnoughError
+        return len(marks) > 2 and marks[-1][0] - marks[1][0] > wall
 
-    try:
-        federate(server, fleet, seconds=recipe.seconds, after_tick=after_tick)
-        first, last = marks[0], (time.perf_counter(), recipe.seconds)  # that was all of it
-    except _EnoughError:
+    federate(server, fleet, seconds=recipe.seconds, stop=enough)
+    if fleet.now < recipe.seconds:
         first, last = marks[1], marks[-1]  # much of what comes before the first tick happens once
+    else:
+        first, last = marks[0], (time.perf_counter(), recipe.seconds)  # that was all of it
     return (last[0] - first[0]) / (last[1] - first[1]) + evaluation / every
-
-
-class _EnoughError(Exception):
-    """The trial has seen enough."""
 
 
 Trait = tuple[str, ...]
