@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import fedgmr
-from fedgmr.cli.main import _parser
+from fedgmr.cli.main import make_parser
 from fedgmr.recipe import Recipe, load_recipe, recipe_from
 from fedgmr.settings.schema import Key, inner_slot, is_list, keys_of, kind_name, plain
 from fedgmr.settings.text import read_mapping
@@ -69,7 +69,7 @@ def test_commands_are_understood(document: Path) -> None:
     for command in _commands(document.read_text()):
         _, *arguments = shlex.split(command.partition(" > ")[0].replace("...", ""), comments=True)
         try:
-            _parser().parse_args(arguments)
+            make_parser().parse_args(arguments)
         except SystemExit:
             pytest.fail(f"{document.name}: {command}")
 

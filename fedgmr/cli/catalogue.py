@@ -1,0 +1,79 @@
+"""The verbs that only print: list, data, show, schema."""
+
+import argparse
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fedgmr.cli.arguments import RecipeWords
+from fedgmr.experiments.assembly import make_task, resolve
+from fedgmr.fleets.presets import CLASSES, COMPOSITIONS
+from fedgmr.methods.method import BUILT_IN as METHODS
+from fedgmr.methods.method import method_factory
+from fedgmr.recipe import recipe_data, recipe_schema, shipped_recipes
+from fedgmr.settings.text import dump, read_mapping
+from fedgmr.tasks import BUILT_IN as TASKS
+from fedgmr.tasks.survey import download, survey
+from fedgmr.tasks.task import task_factory
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verbs of this file to the command's."""
+    listing = verbs.add_parser("list", help="methods, tasks, fleets and recipes")
+    listing.set_defaults(call=_list)
+
+    data = verbs.add_parser("data", help="which data sets are there, and what to put where for the others")
+    data.add_argument("--root", metavar="DIR", help="directory with the data (default: FEDGMR_DATA)")
+    data.add_argument("--download", metavar="TASK", help="fetch a task's public files into that directory")
+    data.set_defaults(call=_data)
+
+    show = verbs.add_parser("show", help="print the resolved recipe")
+    RecipeWords.add_to(show)
+    show.add_argument("--json", action="store_true", help="as JSON, for machines without PyYAML")
+    show.set_defaults(call=_show)
+
+    schema = verbs.add_parser("schema", help="print the JSON schema of recipes, for editors")
+    schema.set_defaults(call=_schema)
+
+
+def _list(given: argparse.Namespace) -> None:
+    sections = {
+        "Methods": [(name, _first_line(method_factory(name))) for name in METHODS],
+        "Tasks": [(name, _first_line(task_factory(name))) for name in TASKS],
+        "Fleets": list(_fleets()),
+        "Recipes": [(name, str(read_mapping(path).get("about", ""))) for name, path in shipped_recipes().items()],
+    }
+    lines = []
+    for title, entries in sections.items():
+        width = max((len(name) for name, _ in entries), default=0)
+        lines += [title, *(f"  {name:<{width}}  {about}" for name, about in entries), ""]
+    print("\n".join(lines).rstrip())
+
+
+def _fleets() -> Iterator[tuple[str, str]]:
+    for name, counts in COMPOSITIONS.items():
+        links = ", ".join(f"{n} x {link.down:g}/{link.up:g}" for n, link in zip(counts, CLASSES, strict=True))
+        yield name, f"ten clients, down/up MiB/s: {links}"
+    yield "custom", "any list of links: fleet: {name: custom, links: [{down: 20, up: 5}, ...]}"
+
+
+def _first_line(thing: Callable[..., object]) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _data(given: argparse.Namespace) -> None:
+    if given.download:
+        print(f"Downloaded: {download(given.download, given.root)}")
+    else:
+        print(survey(given.root))
+
+
+def _show(given: argparse.Namespace) -> None:
+    recipe = RecipeWords.read(given.recipe).load()
+    data = recipe_data(resolve(recipe, make_task(recipe)))
+    print(json.dumps(data, indent=2) if given.json else dump(data), end="\n" if given.json else "")
+
+
+def _schema(given: argparse.Namespace) -> None:
+    print(json.dumps(recipe_schema(), indent=2))

@@ -1,0 +1,99 @@
+"""The verb deploy: a recipe on a fleet of Flower nodes. What needs Flower is imported where it is used."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedgmr.cli.arguments import RecipeWords
+from fedgmr.cli.terminal import finish_run, run_progress
+from fedgmr.experiments.rundir import read_recipe
+from fedgmr.reporting.progress import Progress
+from fedgmr.settings.refusals import SettingError
+
+_BY_NODE = "deployment.identity=node"  # authenticated nodes keep their ids, so nobody has to be believed
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verb of this file to the command's."""
+    deploy = verbs.add_parser("deploy", help="run a recipe on a fleet of Flower nodes")
+    deploy.add_argument("--resume", metavar="RUN", help="go on with an interrupted run of deploy local")
+    deploy.set_defaults(call=_resume)
+    places = deploy.add_subparsers(metavar="WHERE")
+
+    local = places.add_parser(
+        "local",
+        help="SuperLink, SuperNodes and the run on this machine, for trying out",
+        description="Run a recipe on a fleet on this machine; 30 ticks, some minutes, unless seconds= is given.",
+    )
+    RecipeWords.add_to(local)
+    local.add_argument("--clients", type=int, default=4, metavar="N", help="how many SuperNodes (default: 4)")
+    local.add_argument("--output", metavar="DIR", help="the run directory; the same as output=DIR")
+    local.add_argument("--tls", action="store_true", help="certificates, and nodes that authenticate themselves")
+    local.set_defaults(call=_local)
+
+    init = places.add_parser("init", help="write a Flower app for machines of your own")
+    init.add_argument("folder", metavar="DIR", help="a new folder")
+    RecipeWords.add_to(init)
+    init.set_defaults(call=_init)
+
+
+def _local(given: argparse.Namespace) -> int:
+    from fedgmr.deploy.local import deploy_local
+    from fedgmr.deploy.pace import measured_start, paced_for_trying
+    from fedgmr.deploy.site import check_flower
+
+    words = RecipeWords.read(given.recipe)
+    if given.clients < 1:
+        raise SettingError(f"--clients is {given.clients}: give at least 1.")
+    recipe = words.load(*([_BY_NODE] if given.tls else []))
+    check_flower()
+    recipe = paced_for_trying(recipe, words.keys, clients=given.clients, start=measured_start(given.clients))
+    directory = Path(given.output) if given.output else words.directory(f"{recipe.name}-deployed")
+    progress = run_progress(recipe)
+    return _watched(
+        directory, progress, lambda: deploy_local(recipe, directory, tls=given.tls, watcher=progress, notify=_notify)
+    )
+
+
+def _resume(given: argparse.Namespace) -> int:
+    from fedgmr.deploy.local import resume_local
+
+    if given.resume is None:
+        raise SettingError("deploy needs to know where: give local, init, or --resume RUN.")
+    directory = Path(given.resume)
+    progress = run_progress(read_recipe(directory))
+    return _watched(directory, progress, lambda: resume_local(directory, watcher=progress, notify=_notify))
+
+
+def _init(given: argparse.Namespace) -> None:
+    from fedgmr.deploy.app import write_project
+    from fedgmr.deploy.pace import paced_for_machines
+
+    words = RecipeWords.read(given.recipe)
+    if words.output is not None:
+        raise SettingError("output is not a setting of deploy init: it stands in the pyproject.toml of DIR.")
+    write_project(Path(given.folder), paced_for_machines(words.load(_BY_NODE), words.keys))
+    print(f"Flower app: {given.folder}. Its README.md has the commands for server and nodes.")
+
+
+def _watched(directory: Path, progress: Progress, perform: Callable[[], dict[str, Any]]) -> int:
+    """Run a fleet to its end, and say how it ended."""
+    try:
+        summary = perform()
+    except KeyboardInterrupt:
+        progress.close()
+        again = f"`fedgmr deploy --resume {directory}` goes on from the last checkpoint"
+        print(f"fedgmr: interrupted; the fleet was stopped; {again}.", file=sys.stderr)
+        return 130
+    if summary["status"] == "diverged":
+        progress.close()
+        print(f"fedgmr: {summary['problem']}", file=sys.stderr)
+        return 3
+    finish_run(progress, directory, summary["final_accuracy"])
+    return 0
+
+
+def _notify(event: str) -> None:
+    print(f"fedgmr: {event}", file=sys.stderr)

@@ -1,0 +1,100 @@
+"""The verbs of the paper's study: table, results."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fedgmr.cli.sweeps import INTERRUPTED, perform_watched
+from fedgmr.experiments.sweep import check_jobs
+from fedgmr.paper.heatmap import write_table
+from fedgmr.paper.making import computed_table, make_table, write_made
+from fedgmr.paper.planning import Plan, Request, estimate_table, estimate_text, plan_table
+from fedgmr.paper.results import results_document
+from fedgmr.paper.studies import COMPUTED
+from fedgmr.paper.tables import table_text
+from fedgmr.reporting.sweep_progress import SweepProgress
+from fedgmr.settings.refusals import SettingError
+from fedgmr.files import write_atomic
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verbs of this file to the command's."""
+    table = verbs.add_parser(
+        "table",
+        help="a table of the paper: runs what is missing, prints ours, the paper's and the difference",
+        description="Make a table of the paper. Give the same command again after an interruption.",
+    )
+    table.add_argument("table", metavar="NAME", help="baselines, aggregation, ablation, ims-cost, plugin, ...")
+    table.add_argument("recipe", nargs="*", metavar="key=value", help="settings changed in every run")
+    table.add_argument("--task", help="names with commas (default: all of the table)")
+    table.add_argument("--heterogeneity", help="high, medium, low, with commas")
+    table.add_argument("--split", help="iid, noniid")
+    table.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
+    table.add_argument("--short", action="store_true", help="shortened recipes, for a CPU; marked in every output")
+    table.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
+    table.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or local")
+    table.add_argument("--store", metavar="DIR", default="runs/tables", help="of the runs (default: runs/tables)")
+    table.add_argument(
+        "--results", action="append", metavar="DIR", help="a directory whose finished runs count (default: results)"
+    )
+    table.add_argument("--output", metavar="DIR", help="where the table is written (default: below the store)")
+    table.add_argument("--dry-run", action="store_true", help="only say what would run")
+    table.add_argument("--no-run", action="store_true", help="only tabulate what there is")
+    table.set_defaults(call=_table)
+
+    results = verbs.add_parser("results", help="write the document of results from the runs in a directory")
+    results.add_argument("directory", nargs="?", default="results", metavar="DIR", help="default: results")
+    results.add_argument("--output", metavar="FILE", default="docs/results.md", help="default: docs/results.md")
+    results.set_defaults(call=_results)
+
+
+def _table(given: argparse.Namespace) -> int:
+    strange = [word for word in given.recipe if "=" not in word or word.startswith("output=")]
+    if strange:
+        raise SettingError(f"{strange[0]!r} is not a setting of a table: settings are written key=value.")
+    check_jobs(given.jobs)
+    request = Request(
+        name=given.table,
+        task=given.task,
+        heterogeneity=given.heterogeneity,
+        split=given.split,
+        seeds=given.seeds,
+        short=given.short,
+        overrides=tuple(given.recipe),
+    )
+    store = Path(given.store)
+    output = Path(given.output) if given.output else store / request.slug
+    if request.name in COMPUTED:
+        print("0 runs: this table is computed by the network model; about 10 s.", flush=True)
+        if not given.dry_run:
+            table = computed_table(request)
+            print(f"\n{table_text(table)}\n\nTable: {write_table(table, output)}")
+        return 0
+    plan = plan_table(request, store, also=[Path(place) for place in (given.results or ["results"])])
+    print(f"{plan.summary()} Store: {store}", flush=True)
+    code = 0 if given.no_run else _perform(plan, given)
+    if code == INTERRUPTED or (given.dry_run and not given.no_run):
+        return code
+    table = make_table(plan)
+    print(f"\n{table_text(table)}\n\nTable: {write_made(plan, table, output)}")
+    return code
+
+
+def _perform(plan: Plan, given: argparse.Namespace) -> int:
+    """Say how long the runs of a table will take, and perform them unless `--dry-run` is given."""
+    if plan.to_do:
+        print("Timing a task and an evaluation of every kind on this device.", flush=True)
+    seconds = estimate_table(plan)
+    print(estimate_text(seconds, given.jobs), flush=True)
+    if given.dry_run:
+        print("\n".join(f"{run.status:<12} {run.name}" for run in plan.runs))
+        return 0
+    progress = SweepProgress(work=seconds, finished=len(plan.runs) - len(plan.to_do))
+    return perform_watched(plan.runs, progress, given)
+
+
+def _results(given: argparse.Namespace) -> None:
+    text, output = results_document(Path(given.directory)), Path(given.output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(output, text)
+    print(f"Results: {output}")

@@ -1,0 +1,132 @@
+"""The verbs of many runs: compare, sweep."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedgmr.cli.arguments import RecipeWords
+from fedgmr.cli.terminal import report_line, show_warnings
+from fedgmr.experiments.compare import plan_comparison, planned_runs
+from fedgmr.experiments.sweep import (
+    PlannedRun,
+    check_jobs,
+    describe_plan,
+    estimate_sweep,
+    exit_code,
+    grid_points,
+    perform_sweep,
+    plan_sweep,
+)
+from fedgmr.recipe import recipe_path
+from fedgmr.reporting.comparison import compare_runs, write_comparison
+from fedgmr.reporting.grid_table import GridRun, grid_table
+from fedgmr.reporting.sweep_progress import RunByRun, SweepProgress
+from fedgmr.settings.refusals import SettingError
+from fedgmr.settings.text import read_mapping
+
+INTERRUPTED = 130
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verbs of this file to the command's."""
+    compare = verbs.add_parser("compare", help="run several methods and seeds and compare them")
+    RecipeWords.add_to(compare)
+    compare.add_argument(
+        "--methods", default="fedgmr,fedgmr_without_restoration,fedavg,fedasync", help="names with commas, or all"
+    )
+    compare.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
+    compare.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
+    compare.add_argument("--target", type=float, help="accuracy (0..1) for the time and bytes to it")
+    compare.set_defaults(call=_compare)
+
+    sweep = verbs.add_parser(
+        "sweep",
+        help="run a grid of settings, methods and seeds; what is done already is not repeated",
+        description="Run every combination of a grid. Give the same command again after an interruption.",
+    )
+    RecipeWords.add_to(sweep)
+    sweep.add_argument(
+        "--grid", action="append", default=[], metavar="KEY=V1,V2", help="values to try for a key; may be repeated"
+    )
+    sweep.add_argument("--methods", help="names with commas, or all (default: the recipe's)")
+    sweep.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
+    sweep.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
+    sweep.add_argument("--store", metavar="DIR", default="runs/sweep", help="where the runs are (default: runs/sweep)")
+    sweep.add_argument(
+        "--also", action="append", default=[], metavar="DIR", help="a directory whose finished runs count too"
+    )
+    sweep.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or local")
+    sweep.add_argument("--gpu-share", type=float, metavar="SHARE", help="with --ray: share of a GPU for each run")
+    sweep.set_defaults(call=_sweep)
+
+
+def _compare(given: argparse.Namespace) -> int:
+    words = RecipeWords.read(given.recipe)
+    data = read_mapping(recipe_path(words.source))
+    check_jobs(given.jobs)
+    runs = list(planned_runs(data, words.overrides, given.methods.split(","), given.seeds))
+    directory = words.directory(f"{runs[0][1].name}-compare")
+    plan = plan_comparison(runs, directory)
+    work = {run.name: run.recipe.seconds for run in plan if run.to_do}
+    watcher = RunByRun() if given.jobs == 1 else SweepProgress(work=work, finished=len(plan) - len(work))
+    outcomes = perform_sweep(plan, jobs=given.jobs, watcher=watcher)
+    watcher.clear()
+    ended = [run.directory for run, end in zip(plan, outcomes, strict=True) if end.status in ("finished", "diverged")]
+    if not ended:
+        return exit_code(outcomes)
+    comparison = compare_runs(ended, target=given.target)
+    print(comparison.text())
+
+    def write() -> Path:
+        from fedgmr.reporting.report import write_report
+
+        for run in ended:
+            write_report(run)
+        return write_comparison(comparison, directory)
+
+    print(f"\n{report_line(write, f'Runs: {directory}')}")
+    return exit_code(outcomes)
+
+
+def _sweep(given: argparse.Namespace) -> int:
+    words = RecipeWords.read(given.recipe)
+    if words.output is not None:
+        raise SettingError("output is not a setting of a sweep: give --store DIR.")
+    if given.gpu_share is not None and given.ray is None:
+        raise SettingError(f"--gpu-share is {given.gpu_share}: it is for --ray; without it runs share a GPU freely.")
+    check_jobs(given.jobs)
+    methods = given.methods.split(",") if given.methods else []
+    data = read_mapping(recipe_path(words.source))
+    points = grid_points(data, words.overrides, axes=given.grid, methods=methods, seeds=given.seeds)
+    store, also = Path(given.store), [Path(place) for place in given.also]
+    plan = plan_sweep([point.recipe for point in points], store, also=also)
+    estimate = estimate_sweep(plan, [store, *also])
+    print(f"{describe_plan(plan, estimate, given.jobs)} Store: {store}", flush=True)
+    guessed = {name: seconds for name, seconds in estimate.runs.items() if seconds is not None}
+    work = guessed if len(guessed) == len(estimate.runs) else {r.name: r.recipe.seconds for r in plan if r.to_do}
+    progress = SweepProgress(work=work, finished=len({run.key for run in plan if not run.to_do}))
+    code = perform_watched(plan, progress, given, gpu_share=given.gpu_share)
+    if code != INTERRUPTED:
+        rows = [
+            GridRun(values=point.values, method=run.recipe.method.title or point.method, directory=run.directory)
+            for point, run in zip(points, plan, strict=True)
+        ]
+        print(grid_table(rows))
+    return code
+
+
+def perform_watched(
+    runs: Sequence[PlannedRun], progress: SweepProgress, given: argparse.Namespace, *, gpu_share: float | None = None
+) -> int:
+    """Perform planned runs with `--jobs` and `--ray` below a progress display; returns the exit code."""
+    show_warnings(above=progress)
+    try:
+        outcomes = perform_sweep(runs, jobs=given.jobs, ray=given.ray, gpu_share=gpu_share, watcher=progress)
+    except KeyboardInterrupt:
+        progress.clear()
+        print("fedgmr: interrupted; the same command goes on from the last checkpoints.", file=sys.stderr)
+        return INTERRUPTED
+    progress.clear()
+    return exit_code(outcomes)
