@@ -6,6 +6,7 @@ from typing import Any
 
 from fedgmr.cli.sweeps import INTERRUPTED, perform_watched
 from fedgmr.experiments.sweep import check_jobs
+from fedgmr.files import write_atomic
 from fedgmr.paper.heatmap import write_table
 from fedgmr.paper.making import computed_table, make_table, write_made
 from fedgmr.paper.planning import Plan, Request, estimate_table, estimate_text, plan_table
@@ -14,7 +15,6 @@ from fedgmr.paper.studies import COMPUTED
 from fedgmr.paper.tables import table_text
 from fedgmr.reporting.sweep_progress import SweepProgress
 from fedgmr.settings.refusals import SettingError
-from fedgmr.files import write_atomic
 
 
 def add_verbs(verbs: Any) -> None:
