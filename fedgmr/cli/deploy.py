@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
-from fedgmr.cli.terminal import finish_run, run_progress
+from fedgmr.cli.terminal import finish_run, show_run
 from fedgmr.experiments.rundir import read_recipe
-from fedgmr.reporting.progress import Progress
+from fedgmr.recipe import Recipe
+from fedgmr.reporting.display import Display, RunRow
 from fedgmr.settings.refusals import SettingError
 
 _BY_NODE = "deployment.identity=node"  # authenticated nodes keep their ids, so nobody has to be believed
@@ -51,9 +52,8 @@ def _local(given: argparse.Namespace) -> int:
     check_flower()
     recipe = paced_for_trying(recipe, words.keys, clients=given.clients, start=measured_start(given.clients))
     directory = Path(given.output) if given.output else words.directory(f"{recipe.name}-deployed")
-    progress = run_progress(recipe)
     return _watched(
-        directory, progress, lambda: deploy_local(recipe, directory, tls=given.tls, watcher=progress, notify=_notify)
+        directory, recipe, lambda row: deploy_local(recipe, directory, tls=given.tls, watcher=row, notify=_notify)
     )
 
 
@@ -63,8 +63,8 @@ def _resume(given: argparse.Namespace) -> int:
     if given.resume is None:
         raise SettingError("deploy needs to know where: give local, init, or --resume RUN.")
     directory = Path(given.resume)
-    progress = run_progress(read_recipe(directory))
-    return _watched(directory, progress, lambda: resume_local(directory, watcher=progress, notify=_notify))
+    recipe = read_recipe(directory)
+    return _watched(directory, recipe, lambda row: resume_local(directory, watcher=row, notify=_notify))
 
 
 def _init(given: argparse.Namespace) -> None:
@@ -78,20 +78,19 @@ def _init(given: argparse.Namespace) -> None:
     print(f"Flower app: {given.folder}. Its README.md has the commands for server and nodes.")
 
 
-def _watched(directory: Path, progress: Progress, perform: Callable[[], dict[str, Any]]) -> int:
+def _watched(directory: Path, recipe: Recipe, perform: Callable[[RunRow], dict[str, Any]]) -> int:
     """Run a fleet to its end, and say how it ended."""
     try:
-        summary = perform()
+        with Display() as display:
+            summary = perform(show_run(display, recipe))
     except KeyboardInterrupt:
-        progress.close()
         again = f"`fedgmr deploy --resume {directory}` goes on from the last checkpoint"
         print(f"fedgmr: interrupted; the fleet was stopped; {again}.", file=sys.stderr)
         return 130
     if summary["status"] == "diverged":
-        progress.close()
         print(f"fedgmr: {summary['problem']}", file=sys.stderr)
         return 3
-    finish_run(progress, directory, summary["final_accuracy"])
+    finish_run(directory, summary["final_accuracy"])
     return 0
 
 

@@ -13,7 +13,7 @@ from fedgmr.paper.planning import Plan, Request, estimate_table, estimate_text, 
 from fedgmr.paper.results import results_document
 from fedgmr.paper.studies import COMPUTED
 from fedgmr.paper.tables import table_text
-from fedgmr.reporting.sweep_progress import SweepProgress
+from fedgmr.reporting.display import Display
 from fedgmr.settings.refusals import SettingError
 
 
@@ -89,8 +89,8 @@ def _perform(plan: Plan, given: argparse.Namespace) -> int:
     if given.dry_run:
         print("\n".join(f"{run.status:<12} {run.name}" for run in plan.runs))
         return 0
-    progress = SweepProgress(work=seconds, finished=len(plan.runs) - len(plan.to_do))
-    return perform_watched(plan.runs, progress, given)
+    display = Display(work=seconds, finished=len(plan.runs) - len(plan.to_do))
+    return perform_watched(plan.runs, display, given)
 
 
 def _results(given: argparse.Namespace) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
-from fedgmr.cli.terminal import finish_run, run_progress
+from fedgmr.cli.terminal import finish_run, show_run
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
+from fedgmr.reporting.display import Display
 
 
 def add_verbs(verbs: Any) -> None:
@@ -25,13 +26,14 @@ def _run(given: argparse.Namespace) -> None:
     words = RecipeWords.read(given.recipe)
     recipe = words.load()
     directory = words.directory(recipe.name)
-    progress = run_progress(recipe)
-    result = run_recipe(recipe, directory, progress)
-    finish_run(progress, directory, result.final_accuracy)
+    with Display() as display:
+        result = run_recipe(recipe, directory, show_run(display, recipe))
+    finish_run(directory, result.final_accuracy)
 
 
 def _resume(given: argparse.Namespace) -> None:
     directory = Path(given.run)
-    progress = run_progress(read_recipe(directory))
-    result = resume_run(directory, progress)
-    finish_run(progress, directory, result.final_accuracy)
+    recipe = read_recipe(directory)
+    with Display() as display:
+        result = resume_run(directory, show_run(display, recipe))
+    finish_run(directory, result.final_accuracy)

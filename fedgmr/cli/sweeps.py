@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
-from fedgmr.cli.terminal import report_line, show_warnings
+from fedgmr.cli.terminal import report_line
 from fedgmr.experiments.compare import plan_comparison, planned_runs
 from fedgmr.experiments.sweep import (
     PlannedRun,
@@ -21,8 +21,8 @@ from fedgmr.experiments.sweep import (
 )
 from fedgmr.recipe import recipe_path
 from fedgmr.reporting.comparison import compare_runs, write_comparison
+from fedgmr.reporting.display import Display
 from fedgmr.reporting.grid_table import GridRun, grid_table
-from fedgmr.reporting.sweep_progress import RunByRun, SweepProgress
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.text import read_mapping
 
@@ -70,9 +70,8 @@ def _compare(given: argparse.Namespace) -> int:
     directory = words.directory(f"{runs[0][1].name}-compare")
     plan = plan_comparison(runs, directory)
     work = {run.name: run.recipe.seconds for run in plan if run.to_do}
-    watcher = RunByRun() if given.jobs == 1 else SweepProgress(work=work, finished=len(plan) - len(work))
-    outcomes = perform_sweep(plan, jobs=given.jobs, watcher=watcher)
-    watcher.clear()
+    with Display(work=work, finished=len(plan) - len(work)) as display:
+        outcomes = perform_sweep(plan, jobs=given.jobs, watcher=display)
     ended = [run.directory for run, end in zip(plan, outcomes, strict=True) if end.status in ("finished", "diverged")]
     if not ended:
         return exit_code(outcomes)
@@ -106,8 +105,8 @@ def _sweep(given: argparse.Namespace) -> int:
     print(f"{describe_plan(plan, estimate, given.jobs)} Store: {store}", flush=True)
     guessed = {name: seconds for name, seconds in estimate.runs.items() if seconds is not None}
     work = guessed if len(guessed) == len(estimate.runs) else {r.name: r.recipe.seconds for r in plan if r.to_do}
-    progress = SweepProgress(work=work, finished=len({run.key for run in plan if not run.to_do}))
-    code = perform_watched(plan, progress, given, gpu_share=given.gpu_share)
+    display = Display(work=work, finished=len({run.key for run in plan if not run.to_do}))
+    code = perform_watched(plan, display, given, gpu_share=given.gpu_share)
     if code != INTERRUPTED:
         rows = [
             GridRun(values=point.values, method=run.recipe.method.title or point.method, directory=run.directory)
@@ -118,15 +117,13 @@ def _sweep(given: argparse.Namespace) -> int:
 
 
 def perform_watched(
-    runs: Sequence[PlannedRun], progress: SweepProgress, given: argparse.Namespace, *, gpu_share: float | None = None
+    runs: Sequence[PlannedRun], display: Display, given: argparse.Namespace, *, gpu_share: float | None = None
 ) -> int:
-    """Perform planned runs with `--jobs` and `--ray` below a progress display; returns the exit code."""
-    show_warnings(above=progress)
+    """Perform planned runs with `--jobs` and `--ray` and show how they go; returns the exit code."""
     try:
-        outcomes = perform_sweep(runs, jobs=given.jobs, ray=given.ray, gpu_share=gpu_share, watcher=progress)
+        with display:
+            outcomes = perform_sweep(runs, jobs=given.jobs, ray=given.ray, gpu_share=gpu_share, watcher=display)
     except KeyboardInterrupt:
-        progress.clear()
         print("fedgmr: interrupted; the same command goes on from the last checkpoints.", file=sys.stderr)
         return INTERRUPTED
-    progress.clear()
     return exit_code(outcomes)

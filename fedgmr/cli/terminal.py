@@ -1,4 +1,4 @@
-"""The terminal's side of a run: its progress, its last line, and warnings in the command's own form."""
+"""The terminal's side of a run: its row in the display, its last line, and warnings in the command's own form."""
 
 import sys
 import warnings
@@ -7,30 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.recipe import Recipe
-from fedgmr.reporting.progress import Progress
-from fedgmr.reporting.sweep_progress import SweepProgress
+from fedgmr.reporting.display import Display, RunRow
 
 
-def show_warnings(above: SweepProgress | None = None) -> None:
-    """Print warnings as one line each; with a progress display, above it."""
+def show_warnings() -> None:
+    """Print warnings as one line each; a live display lets them appear above it."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        if above is not None:
-            above.clear()
         print(f"fedgmr: warning: {message}", file=sys.stderr)
 
     warnings.showwarning = show
 
 
-def run_progress(recipe: Recipe) -> Progress:
-    """Make the progress line of one run."""
+def show_run(display: Display, recipe: Recipe) -> RunRow:
+    """Add a run to the display; its row is the run's watcher."""
     label = f"{recipe.method.title or recipe.method.name} seed {recipe.seed}"
-    return Progress(total_seconds=recipe.seconds, label=f"{label} (short)" if recipe.short else label)
+    return display.run(f"{label} (short)" if recipe.short else label, recipe.seconds)
 
 
-def finish_run(progress: Progress, directory: Path, accuracy: float) -> None:
-    """End the progress line, write the report and say where it is."""
-    progress.close()
+def finish_run(directory: Path, accuracy: float) -> None:
+    """Write the report of a run and say where it is."""
 
     def write() -> Path:
         from fedgmr.reporting.report import write_report

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fedgmr.experiments.assembly import resolve_times
 from fedgmr.experiments.sweep import PlannedRun, plan_sweep
-from fedgmr.experiments.sweep.estimate import format_duration
 from fedgmr.paper.estimate import estimate
 from fedgmr.paper.grid import (
     HETEROGENEITIES,
@@ -23,6 +22,7 @@ from fedgmr.paper.grid import (
 from fedgmr.paper.numbers import Paper, read_paper
 from fedgmr.paper.studies import COMPUTED, Study, studies
 from fedgmr.recipe import Recipe
+from fedgmr.reporting.quantities import format_duration
 from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.submodels.layout import Layout
 

@@ -18,7 +18,7 @@ from fedgmr.paper.numbers import Paper, read_paper
 from fedgmr.paper.placement import Placed, paper_accuracy, place_run
 from fedgmr.paper.ranking import Ranked, ranking_lines
 from fedgmr.paper.tables import STAND_IN_MARK, Block, Cell, markdown_rows
-from fedgmr.reporting.rundir import format_seconds
+from fedgmr.reporting.quantities import format_seconds
 from fedgmr.settings.refusals import SettingError
 
 NOTES = "notes.md"

@@ -6,13 +6,13 @@ Read `rundir` first, then `report` for one run and `comparison` for many.
 """
 
 from fedgmr.reporting.comparison import Comparison, compare_runs, write_comparison
-from fedgmr.reporting.progress import Progress
+from fedgmr.reporting.display import Display
 from fedgmr.reporting.report import write_report
 from fedgmr.reporting.rundir import Run, read_run
 
 __all__ = [
     "Comparison",
-    "Progress",
+    "Display",
     "Run",
     "compare_runs",
     "read_run",

@@ -18,16 +18,9 @@ import numpy as np
 
 from fedgmr.files import write_atomic
 from fedgmr.reporting import plots
+from fedgmr.reporting.quantities import format_bytes, format_percent, format_seconds, format_target
 from fedgmr.reporting.report import figure, notice, page, run_notices, table
-from fedgmr.reporting.rundir import (
-    Run,
-    average_curve,
-    format_bytes,
-    format_percent,
-    format_seconds,
-    format_target,
-    read_run,
-)
+from fedgmr.reporting.rundir import Run, average_curve, read_run
 
 _ENDED = ("finished", "diverged")
 _TARGET_SHARE = 0.95  # of the best method's mean accuracy, when no target is given

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.files import SUMMARY, read_json
-from fedgmr.reporting.rundir import format_seconds
+from fedgmr.reporting.quantities import format_seconds
 
 
 @dataclass(frozen=True, kw_only=True)

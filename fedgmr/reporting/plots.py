@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedgmr.files import write_atomic
-from fedgmr.reporting.rundir import Column, Curve, Run, format_percent, format_target
+from fedgmr.reporting.quantities import format_percent, format_target
+from fedgmr.reporting.rundir import Column, Curve, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,14 +14,8 @@ import numpy as np
 
 from fedgmr.files import write_atomic
 from fedgmr.reporting import plots
-from fedgmr.reporting.rundir import (
-    Curve,
-    Run,
-    format_bytes,
-    format_percent,
-    format_seconds,
-    read_run,
-)
+from fedgmr.reporting.quantities import format_bytes, format_percent, format_seconds
+from fedgmr.reporting.rundir import Curve, Run, read_run
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --soft: #5c636b; --line: #dfe2e6; --paper: #fff;

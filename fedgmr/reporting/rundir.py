@@ -1,8 +1,7 @@
 """A run directory, read back: recipe, evaluations and summary as one value.
 
 The files are `recipe.yaml`, `metrics.jsonl` (one JSON object per evaluation) and `summary.json` (absent until
-a run ends). Also here: how seconds, bytes and accuracies are written wherever a person reads
-them. Read `report` or `comparison` next.
+a run ends). Read `report` or `comparison` next.
 """
 
 import json
@@ -205,25 +204,3 @@ def average_curve(runs: Sequence[Run], column: Callable[[Run], Column]) -> Curve
     ]
     spread = np.std(samples, axis=0, ddof=1) if len(runs) > 1 else None
     return Curve(seconds=grid, mean=np.mean(samples, axis=0), spread=spread)
-
-
-def format_seconds(seconds: float) -> str:
-    """Seconds as people write them: `0.5 s`, `42.5 s`, `1,240 s`."""
-    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
-
-
-def format_bytes(count: float) -> str:
-    """Bytes in MB (10^6): `0.05 MB`, `12.3 MB`, `1,240 MB`."""
-    megabytes = count / 1e6
-    digits = 0 if megabytes >= 999.5 else 1 if megabytes >= 9.95 else 2
-    return f"{megabytes:,.{digits}f} MB"
-
-
-def format_percent(fraction: float, digits: int = 1) -> str:
-    """A fraction as a percentage: `93.4 %`; `-` for NaN."""
-    return "-" if math.isnan(fraction) else f"{100 * fraction:.{digits}f} %"
-
-
-def format_target(fraction: float) -> str:
-    """A target accuracy, never rounded to a tenth where it is finer: `80.0 %`, `82.25 %`."""
-    return f"{100 * fraction:.2f}".removesuffix("0") + " %"

@@ -4,14 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgmr.reporting.rundir import (
-    average_curve,
-    format_bytes,
-    format_percent,
-    format_seconds,
-    format_target,
-    read_run,
-)
+from fedgmr.reporting.quantities import format_bytes, format_percent, format_seconds, format_target
+from fedgmr.reporting.rundir import average_curve, read_run
 
 from .conftest import RECIPE, evaluation, realistic_lines, write_curve, write_run
 

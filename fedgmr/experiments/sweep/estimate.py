@@ -21,6 +21,7 @@ from fedgmr.experiments.sweep.processes import call_in_process
 from fedgmr.federation import federate
 from fedgmr.files import METRICS, RECIPE, SUMMARY, last_row, read_json
 from fedgmr.recipe import Recipe, recipe_data, recipe_from
+from fedgmr.reporting.quantities import format_duration
 from fedgmr.settings.text import read_mapping
 
 TRIAL_SECONDS = 3.0
@@ -89,13 +90,6 @@ _WORDS: dict[Status, str] = {
     "interrupted": "interrupted",
     "missing": "to start",
 }
-
-
-def format_duration(seconds: float) -> str:
-    """Wall seconds, roughly: `40 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{max(1.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def try_out(recipe: Recipe, wall: float) -> float | None:

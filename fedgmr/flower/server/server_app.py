@@ -42,7 +42,7 @@ from fedgmr.flower.server.fleet import OVERHEAD, FlowerFleet
 from fedgmr.flower.server.journal import Journal
 from fedgmr.flower.terms import Terms, layout_checksum
 from fedgmr.recipe import Recipe, load_recipe, recipe_data
-from fedgmr.reporting.progress import Progress
+from fedgmr.reporting.display import Display
 from fedgmr.settings.refusals import SettingError
 from fedgmr.wire import ValueType
 
@@ -84,12 +84,11 @@ def run(grid: UsedGrid, run_id: int, config: Mapping[str, Any], clock: Clock) ->
 
 def _finish(assembly: Assembly[FlowerFleet], go: Any) -> Result:
     recipe = assembly.recipe
-    progress = Progress(total_seconds=recipe.seconds, label=f"{recipe.method.title or recipe.method.name}")
     try:
-        result: Result = go(progress)
+        with Display() as display:
+            result: Result = go(display.run(recipe.method.title or recipe.method.name, recipe.seconds))
         return result
     finally:
-        progress.close()
         assembly.fleet.close()
 
 

@@ -8,8 +8,8 @@ import pytest
 from experiments.sweep.runs import small
 from fedgmr.experiments.rundir import create_run
 from fedgmr.experiments.sweep import describe_plan, estimate_sweep, plan_sweep
-from fedgmr.experiments.sweep.estimate import format_duration
 from fedgmr.recipe import Recipe
+from fedgmr.reporting.quantities import format_duration
 
 
 def _finished(store: Path, name: str, recipe: Recipe, *, wall: float, device: str = "CPU") -> None:

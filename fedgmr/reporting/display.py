@@ -1,0 +1,258 @@
+"""The live display of long work: a table with one row per run on a terminal, an occasional plain line elsewhere.
+
+`Display` shows one run, a comparison, a sweep or a deployed run; a `RunRow` is one run in it and the watcher that the
+loop tells after every tick. That happens up to thousands of times a second, so nothing is formatted until a refresh is
+due. The time left of a run is its virtual seconds left at a smoothed speed. The time left of a sweep is the work left
+at the pace since its start, where work is how long each run was expected to take.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Literal, Self, TextIO
+
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fedgmr.reporting.quantities import format_bytes, format_clock, format_percent
+
+_LIVE_INTERVAL = 0.2  # wall seconds between two refreshes
+_PLAIN_INTERVAL, _PLAIN_SWEEP_INTERVAL = 10.0, 30.0
+_SMOOTHING = 10.0  # wall seconds over which the speed of a run forgets
+_UNKNOWN = "-:--"
+_COLUMNS = ("run", "bar", "time (s)", "tick", "acc", "density", "up", "down", "ETA", "directory")
+_WORDS = ("run", "directory")  # columns that are aligned left
+_DROPPED_FIRST = ("directory", "tick", "density", "down", "up", "bar")  # a narrow terminal loses these, in this order
+_GAP = 2
+_BAR_WIDTHS = 8, 40
+
+
+class RunRow:
+    """One run in a display."""
+
+    def __init__(self, display: "Display", label: str, total: float, directory: str) -> None:
+        self.label, self.total, self.directory = label, total, directory
+        self.seconds, self.status = 0.0, ""  # virtual seconds so far; how the run ended
+        self.resumed_at: float | None = None  # virtual seconds at the first report
+        self._display = display
+        self._state: tuple[int, float | None, float | None, float, float] | None = None
+        self._mark: tuple[float, float] | None = None  # (wall, virtual) seconds at the previous refresh
+        self._speed = 0.0  # virtual seconds per wall second
+
+    def update(
+        self,
+        *,
+        seconds: float,
+        tick: int,
+        accuracy: float | None = None,
+        density: float | None = None,
+        bytes_up: float = 0,
+        bytes_down: float = 0,
+    ) -> None:
+        """Report where the run stands; the display is redrawn only when that is due.
+
+        Args:
+            seconds: virtual seconds so far.
+            tick: aggregation steps so far.
+            accuracy: newest evaluation, 0..1; None before the first.
+            density: mean over the clients.
+            bytes_up: sent by all clients so far.
+            bytes_down: received by all clients so far.
+        """
+        if self.resumed_at is None:
+            self.resumed_at = seconds
+        self.seconds = seconds
+        self._state = tick, accuracy, density, bytes_up, bytes_down
+        self._display.refresh()
+
+    @property
+    def share(self) -> float:
+        """How much of the run is done, 0..1."""
+        return min(1.0, self.seconds / self.total)
+
+    def fields(self, now: float) -> dict[str, str]:
+        """The texts of the row by column; empty where nothing is known."""
+        fields = {"run": self.label, "directory": self.directory, "ETA": self.status or self._time_left(now)}
+        fields["time (s)"] = f"{self.seconds:,.0f}/{self.total:,.0f}"
+        if self._state is not None:
+            tick, accuracy, density, up, down = self._state
+            fields |= {"tick": f"{tick:,}", "up": format_bytes(up), "down": format_bytes(down)}
+            fields["acc"] = "" if accuracy is None else format_percent(accuracy)
+            fields["density"] = "" if density is None else f"{density:.2f}"
+        return {column: fields.get(column, "") for column in _COLUMNS}
+
+    def _time_left(self, now: float) -> str:
+        # The first report only sets the mark: a resumed run starts with virtual seconds spent elsewhere.
+        if self.resumed_at is not None and self._mark is not None and now > self._mark[0]:
+            elapsed = now - self._mark[0]
+            keep = math.exp(-elapsed / _SMOOTHING) if self._speed else 0.0
+            self._speed = keep * self._speed + (1.0 - keep) * (self.seconds - self._mark[1]) / elapsed
+        if self.resumed_at is not None:
+            self._mark = now, self.seconds
+        return format_clock(max(0.0, self.total - self.seconds) / self._speed) if self._speed > 0 else _UNKNOWN
+
+
+class Display:
+    """Shows how far one run or the runs of a sweep are; a context, which leaves the terminal as it found it.
+
+    Args:
+        work: how long every run still to do is expected to take, by name and in any unit; None for a single run.
+        finished: how many runs of the sweep were done before.
+        stream: where to write; standard error unless given.
+        clock: the wall clock, for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        work: Mapping[str, float] | None = None,
+        finished: int = 0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._clock, self._began, self._due = clock, clock(), -math.inf
+        self._sweep, self._work, self._finished = work is not None, dict(work or {}), finished
+        self._rows: dict[str, RunRow] = {}
+        self._ends: dict[str, str] = {}  # status by name; a short run may end before it was seen to begin
+        self._done_before = 0.0  # work of interrupted runs that was done before this sweep
+        self._interval = _PLAIN_SWEEP_INTERVAL if self._sweep else _PLAIN_INTERVAL
+        self._live: Live | None = None
+        if self._stream.isatty():
+            console = Console(file=self._stream, force_terminal=True, markup=False, highlight=False, emoji=False)
+            if not console.is_dumb_terminal:
+                # What others print meanwhile appears above the table; standard output only if it is a terminal too.
+                shared = sys.stdout.isatty()
+                self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=shared)
+                self._interval = _LIVE_INTERVAL
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+            self._live.console.show_cursor(True)  # a process that is killed could not bring it back
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        self._due = math.inf
+
+    def run(self, label: str, seconds: float) -> RunRow:
+        """Add a run that is no part of a sweep, with its time budget in virtual seconds."""
+        return self._add(label, label, seconds, directory="")
+
+    def began(self, name: str, label: str, seconds: float) -> None:
+        """Add a run of the sweep, which starts or goes on."""
+        self._add(name, label, seconds, directory=name)
+
+    def update(self, name: str, state: Mapping[str, float]) -> None:
+        """Report where a run of the sweep stands; `state` has the arguments of `RunRow.update`."""
+        row = self._rows[name]
+        if row.resumed_at is None:
+            self._done_before += self._work[name] * min(1.0, state["seconds"] / row.total)
+        row.update(**state)  # type: ignore[arg-type]
+
+    def ended(self, name: str, status: str) -> None:
+        """Report how a run of the sweep ended."""
+        self._ends[name] = status
+        if name in self._rows:
+            self._rows[name].status = status
+        if status != "finished":
+            self._work[name] = 0.0  # it did not take its time, and says nothing about the pace
+        self._due = -math.inf
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Redraw the display or write a line, if that is due."""
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due = now + self._interval
+        if self._live is not None:
+            self._live.update(self._drawn(now, *self._live.console.size), refresh=True)
+        else:
+            self._stream.write(self._line(now) + "\n")
+            self._stream.flush()
+
+    def _add(self, name: str, label: str, seconds: float, *, directory: str) -> RunRow:
+        self._rows.pop(name, None)  # a run that is taken up again starts anew, below the others
+        row = self._rows[name] = RunRow(self, label, seconds, directory)
+        if self._live is not None:
+            self._due = -math.inf
+            self.refresh()
+        return row
+
+    def _drawn(self, now: float, width: int, height: int) -> Group:
+        """The table within the terminal, and the line of totals below it."""
+        rows = self._most_telling(height - 3)
+        cells = [row.fields(now) for row in rows]
+        widths = _widths(cells, width)
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+        for column, wide in widths.items():
+            side: Literal["left", "right"] = "left" if column in _WORDS else "right"
+            heading = "" if column == "bar" else column
+            table.add_column(heading, width=wide, justify=side, no_wrap=True, overflow="ellipsis")
+        for row, texts in zip(rows, cells, strict=True):
+            table.add_row(*(_bar(row.share, widths[column]) if column == "bar" else texts[column] for column in widths))
+        if not self._sweep:
+            return Group(table)
+        total = f"{self._counts()}  ETA {self._time_left(now)}"
+        return Group(table, Text(total, no_wrap=True, overflow="ellipsis"))
+
+    def _most_telling(self, most: int) -> Sequence[RunRow]:
+        """The rows there is room for, in the order in which they began: the oldest that ended go first."""
+        rows = list(self._rows.values())
+        excess = max(0, len(rows) - max(1, most))
+        dropped = {id(row) for row in [row for row in rows if row.status][:excess]}
+        return [row for row in rows if id(row) not in dropped][: max(1, most)]
+
+    def _line(self, now: float) -> str:
+        """The state in one plain line: of the sweep, or of the run that is alone."""
+        running = [row for row in self._rows.values() if not row.status]
+        if self._sweep:
+            shown = [f"{row.label} {row.seconds:,.0f}/{row.total:,.0f} s" for row in running]
+            return "  ".join([self._counts(), *shown, f"ETA {self._time_left(now)}"])
+        texts = running[-1].fields(now)
+        named = (f"{column} {texts[column]}" for column in _COLUMNS[3:-1] if texts[column])
+        return "  ".join([texts["run"], f"{texts['time (s)']} s", *named])
+
+    def _counts(self) -> str:
+        failed = sum(status != "finished" for status in self._ends.values())
+        done, total = self._finished + len(self._ends) - failed, self._finished + len(self._work)
+        parts = [f"{done}/{total} runs done", f"{failed} failed" if failed else "", f"{total - done - failed} left"]
+        return "  ".join(filter(None, parts))
+
+    def _time_left(self, now: float) -> str:
+        done = sum(self._work[name] for name in self._ends)
+        done += sum(self._work[name] * row.share for name, row in self._rows.items() if not row.status)
+        fresh, elapsed = done - self._done_before, now - self._began
+        if fresh <= 0 or elapsed <= 0:
+            return _UNKNOWN
+        return format_clock((sum(self._work.values()) - done) * elapsed / fresh)
+
+
+def _widths(cells: Sequence[Mapping[str, str]], width: int) -> dict[str, int]:
+    """The columns that fit into a terminal and their widths; the bar takes what is left, the name gives what lacks."""
+    shown = [column for column in _COLUMNS if column == "bar" or any(texts[column] for texts in cells)]
+    widths = {column: max(map(cell_len, [column, *(texts[column] for texts in cells)])) for column in shown}
+    widths["bar"] = _BAR_WIDTHS[0]
+    for column in _DROPPED_FIRST:
+        if sum(widths.values()) + _GAP * (len(widths) - 1) > width:
+            widths.pop(column, None)
+    spare = width - sum(widths.values()) - _GAP * (len(widths) - 1)
+    if "bar" in widths and spare > 0:
+        widths["bar"] = min(_BAR_WIDTHS[1], widths["bar"] + spare)
+    elif spare < 0:
+        widths["run"] = max(1, widths["run"] + spare)
+    return widths
+
+
+def _bar(share: float, width: int) -> Text:
+    full = int(share * width)
+    return Text.assemble(("━" * full, "cyan"), ("─" * (width - full), "dim"))

@@ -1,0 +1,39 @@
+"""How quantities are written wherever a person reads them: seconds, bytes, shares, durations."""
+
+import math
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds as people write them: `0.5 s`, `42.5 s`, `1,240 s`."""
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in MB (10^6): `0.05 MB`, `12.3 MB`, `1,240 MB`."""
+    megabytes = count / 1e6
+    digits = 0 if megabytes >= 999.5 else 1 if megabytes >= 9.95 else 2
+    return f"{megabytes:,.{digits}f} MB"
+
+
+def format_percent(fraction: float, digits: int = 1) -> str:
+    """A fraction as a percentage: `93.4 %`; `-` for NaN."""
+    return "-" if math.isnan(fraction) else f"{100 * fraction:.{digits}f} %"
+
+
+def format_target(fraction: float) -> str:
+    """A target accuracy, never rounded to a tenth where it is finer: `80.0 %`, `82.25 %`."""
+    return f"{100 * fraction:.2f}".removesuffix("0") + " %"
+
+
+def format_clock(seconds: float) -> str:
+    """Wall seconds to the second: `4:05`, `1:02:03`."""
+    left = round(seconds)
+    hours, minutes, rest = left // 3600, left // 60 % 60, left % 60
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def format_duration(seconds: float) -> str:
+    """Wall seconds, roughly: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{max(1.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

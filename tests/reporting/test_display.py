@@ -1,0 +1,284 @@
+"""The live display: a table within the terminal, plain lines elsewhere, the time left, and what it costs."""
+
+import io
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fedgmr.reporting import Display
+
+STATE = {"tick": 131, "accuracy": 0.934, "density": 0.42, "bytes_up": 12_300_000, "bytes_down": 40_100_000}
+CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def sized(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def resize(columns: int = 80, lines: int = 24) -> None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("LINES", str(lines))
+
+    resize()
+    return resize
+
+
+def screens(stream: io.StringIO) -> list[list[str]]:
+    """The drawings one after the other, without colours; each begins with the header of the table."""
+    text = CODES.sub("", stream.getvalue()).replace("\r", "\n")
+    return [("run" + part).rstrip().splitlines() for part in re.split(r"^run\b", text, flags=re.MULTILINE)[1:]]
+
+
+def words(line: str) -> list[str]:
+    return re.split(r"  +", line.strip())
+
+
+def test_a_run_is_a_row_of_a_table(sized: Callable[..., None]) -> None:
+    stream, clock = Terminal(), Clock()
+    with Display(stream=stream, clock=clock) as display:
+        row = display.run("FedGMR seed 0", 2850)
+        clock.now += 1.0
+        row.update(seconds=1163.3, **STATE)
+        clock.now += 1.0
+        row.update(seconds=1240.0, **STATE)
+    header, line = screens(stream)[-2]
+    assert words(header) == ["run", "time (s)", "acc", "density", "up", "down", "ETA"]
+    # 1,610 s are left at 76.7 a second, and 4.8 of the bar's 11 are done.
+    expected = ["FedGMR seed 0", "━━━━───────", "1,240/2,850", "93.4 %", "0.42", "12.3 MB", "40.1 MB", "0:21"]
+    assert words(line) == expected
+    assert words(screens(stream)[0][1])[1:] == ["─" * 40, "0/2,850", "-:--"]  # before the first report
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (160, ["run", "time (s)", "tick", "acc", "density", "up", "down", "ETA", "directory"]),
+        (100, ["run", "time (s)", "tick", "acc", "density", "up", "down", "ETA"]),
+        (80, ["run", "time (s)", "acc", "density", "up", "down", "ETA"]),
+        (76, ["run", "time (s)", "acc", "up", "down", "ETA"]),
+        (61, ["run", "time (s)", "acc", "up", "ETA"]),
+        (52, ["run", "time (s)", "acc", "ETA"]),
+        (42, ["run", "time (s)", "acc", "ETA"]),
+        (32, ["run", "time (s)", "acc", "ETA"]),
+    ],
+)
+def test_columns_go_by_priority_and_no_line_wraps(
+    sized: Callable[..., None], columns: int, expected: list[str]
+) -> None:
+    sized(columns)
+    stream, clock = Terminal(), Clock()
+    with Display(work={"quickstart-fedasync-s0-0123456789ab": 1.0}, stream=stream, clock=clock) as display:
+        display.began("quickstart-fedasync-s0-0123456789ab", "FedAsync seed 0", 2850)
+        for seconds in (0.0, 1240.0):
+            clock.now += 1.0
+            display.update("quickstart-fedasync-s0-0123456789ab", {"seconds": seconds, **STATE})
+    header, line, total = screens(stream)[2]
+    assert words(header) == expected
+    assert ("━" in line) == (columns >= 52)
+    assert line.startswith("FedAsync seed 0" if columns > 32 else "FedA…")
+    assert total == "0/1 runs done  1 left  ETA 0:03"
+    assert max(map(len, [header, line, total])) <= columns
+    assert columns < 100 or len(line) > 0.9 * columns  # the bar takes what is left, up to 40
+
+
+def test_the_running_and_the_newest_rows_are_shown_where_not_all_have_room(sized: Callable[..., None]) -> None:
+    sized(80, 8)
+    stream = Terminal()
+    names = [f"run{number}" for number in range(8)]
+    with Display(work=dict.fromkeys(names, 1.0), stream=stream) as display:
+        for name in names:
+            display.began(name, name, 10)
+            if name in ("run0", "run2", "run3"):
+                display.ended(name, "finished" if name != "run2" else "diverged")
+        drawn = [line.split()[0] for line in screens(stream)[-1]]
+        assert drawn == ["run", "run1", "run4", "run5", "run6", "run7", "2/8"]
+        assert screens(stream)[-1][-1] == "2/8 runs done  1 failed  5 left  ETA 0:00"
+    assert any(line.startswith("run2") and "diverged" in line for screen in screens(stream) for line in screen)
+
+
+def test_the_terminal_is_redrawn_at_most_five_times_a_second(sized: Callable[..., None]) -> None:
+    stream, clock = Terminal(), Clock()
+    with Display(stream=stream, clock=clock) as display:
+        row = display.run("FedGMR seed 0", 1000)
+        for step in range(2000):
+            clock.now = 100.0 + step / 1000
+            row.update(seconds=step, tick=step)
+        assert len(screens(stream)) == 10
+
+
+def test_the_end_removes_the_table_and_silences_the_display(sized: Callable[..., None]) -> None:
+    stream, before = Terminal(), (sys.stdout, sys.stderr)
+    with Display(stream=stream) as display:
+        row = display.run("FedGMR seed 0", 10)
+        print("a warning", file=sys.stderr)
+        assert "a warning\n" in CODES.sub("", stream.getvalue())  # above the table, not through it
+    assert (sys.stdout, sys.stderr) == before
+    assert stream.getvalue().endswith("\x1b[1A\x1b[2K" * 2)  # header and row are erased
+    hidden, shown = stream.getvalue().rfind("\x1b[?25l"), stream.getvalue().rfind("\x1b[?25h")
+    assert shown > hidden  # the cursor
+    length = len(stream.getvalue())
+    row.update(seconds=5, tick=1)
+    assert len(stream.getvalue()) == length
+
+
+@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_terminals_without_colour_or_without_movement(
+    sized: Callable[..., None], monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    stream = Terminal()
+    with Display(stream=stream) as display:
+        display.run("FedGMR seed 0", 10).update(seconds=1, tick=1)
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", stream.getvalue())
+    if variable == "TERM":
+        assert stream.getvalue() == "FedGMR seed 0  1/10 s  tick 1  up 0.00 MB  down 0.00 MB  ETA -:--\n"
+
+
+def test_elsewhere_a_plain_line_every_ten_seconds() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Display(stream=stream, clock=clock) as display:
+        row = display.run("FedGMR seed 7", 100)
+        for step in range(35):
+            clock.now = 100.0 + step
+            row.update(seconds=step, tick=step, **({} if step < 20 else {"accuracy": 0.934, "density": 0.42}))
+    lines = stream.getvalue().splitlines()
+    assert [line.split("  ")[1] for line in lines] == ["0/100 s", "10/100 s", "20/100 s", "30/100 s"]
+    assert lines[1] == "FedGMR seed 7  10/100 s  tick 10  up 0.00 MB  down 0.00 MB  ETA 1:30"
+    assert lines[3].endswith("tick 30  acc 93.4 %  density 0.42  up 0.00 MB  down 0.00 MB  ETA 1:10")
+
+
+def test_elsewhere_a_sweep_has_a_line_every_half_minute_and_at_every_end() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Display(work={"a": 1.0, "b": 1.0}, finished=2, stream=stream, clock=clock) as display:
+        display.began("a", "FedGMR seed 0", 10.0)
+        for second in range(70):
+            clock.now = 100.0 + second
+            display.update("a", {"seconds": second / 10, "tick": second})
+        display.ended("a", "finished")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 3 + 1  # at 0, 30 and 60 seconds, and at the end
+    assert lines[1] == "2/4 runs done  2 left  FedGMR seed 0 3/10 s  ETA 2:50"
+    assert lines[-1] == "3/4 runs done  1 left  ETA 1:09"
+    assert "\r" not in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_the_default_stream_is_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display() as display:
+        display.run("FedGMR seed 0", 10).update(seconds=1, tick=1)
+    assert capsys.readouterr().err.startswith("FedGMR seed 0  1/10 s")
+
+
+def test_the_time_left_of_a_run_counts_from_the_first_report_and_is_smoothed() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Display(stream=stream, clock=clock) as display:
+        row = display.run("FedGMR seed 0", 10_000)
+        row.update(seconds=5000, tick=1)  # resumed: these seconds say nothing about the speed
+        clock.now += 10
+        row.update(seconds=5010, tick=2)
+        clock.now += 10
+        row.update(seconds=6010, tick=3)
+    ends = [line.split("  ")[-1] for line in stream.getvalue().splitlines()]
+    # 4,990 s at 1 a second; then the speed is 1 + (1 - exp(-1)) * 99 = 63.58, and 3,990 / 63.58 = 62.8.
+    assert ends == ["ETA -:--", "ETA 1:23:10", "ETA 1:03"]
+
+
+def test_the_time_left_of_a_sweep_is_the_work_left_at_the_pace_so_far() -> None:
+    stream, clock = io.StringIO(), Clock()
+    display = Display(work={"a": 100.0, "b": 300.0, "c": 600.0}, finished=2, stream=stream, clock=clock)
+
+    def line() -> str:
+        return stream.getvalue().splitlines()[-1]
+
+    display.began("a", "FedGMR seed 0", 1000.0)
+    display.began("b", "FedAvg seed 0", 1000.0)
+    display.update("a", {"seconds": 0.0, "tick": 0})
+    assert line() == "2/5 runs done  3 left  FedGMR seed 0 0/1,000 s  FedAvg seed 0 0/1,000 s  ETA -:--"
+    display.update("b", {"seconds": 0.0, "tick": 0})
+    clock.now = 130.0
+    display.update("a", {"seconds": 500.0, "tick": 5})  # half of 100
+    clock.now = 160.0
+    display.update("b", {"seconds": 250.0, "tick": 2})  # a quarter of 300
+    # 125 of 1000 in 60 s: 875 are left.
+    assert line() == "2/5 runs done  3 left  FedGMR seed 0 500/1,000 s  FedAvg seed 0 250/1,000 s  ETA 7:00"
+    clock.now = 135.0
+    display.ended("a", "finished")
+    # 175 of 1000 in 35 s: 825 at 5 a second.
+    assert line() == "3/5 runs done  2 left  FedAvg seed 0 250/1,000 s  ETA 2:45"
+    display.ended("b", "diverged")  # neither done nor left: 100 of 700 in 35 s
+    assert line() == "3/5 runs done  1 failed  1 left  ETA 3:30"
+    display.ended("c", "finished")  # a cluster may tell of an end alone
+    assert line() == "4/5 runs done  1 failed  0 left  ETA 0:00"
+
+
+def test_work_done_before_says_nothing_about_the_pace() -> None:
+    stream, clock = io.StringIO(), Clock()
+    display = Display(work={"a": 100.0}, stream=stream, clock=clock)
+    display.began("a", "FedGMR seed 0", 1000.0)
+    display.update("a", {"seconds": 800.0, "tick": 8})  # resumed
+    clock.now += 40.0
+    display.update("a", {"seconds": 900.0, "tick": 9})
+    assert [line.split("  ")[-1] for line in stream.getvalue().splitlines()] == ["ETA -:--", "ETA 0:40"]
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_reports_that_are_not_due_are_cheap(sized: Callable[..., None], stream: io.StringIO) -> None:
+    clock = Clock()
+    with Display(stream=stream, clock=clock) as display:
+        row = display.run("FedGMR seed 0", 1e9)
+        started = time.perf_counter()
+        for step in range(100_000):
+            row.update(seconds=step, tick=step, accuracy=0.5, density=0.5, bytes_up=step, bytes_down=step)
+        assert time.perf_counter() - started < 1.0  # 10 microseconds each would still be slow
+
+
+SCRIPT = """
+import sys, time, warnings
+from fedgmr.reporting import Display
+try:
+    with Display() as display:
+        row = display.run("FedGMR seed 0", 1000)
+        for step in range(100000):
+            row.update(seconds=step, tick=step)
+            time.sleep(0.01)
+except KeyboardInterrupt:
+    print("interrupted", file=sys.stderr)
+"""
+
+
+def test_an_interrupt_leaves_the_terminal_sane() -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT], stderr=theirs, stdin=theirs, env=environment)
+    os.close(theirs)
+    text = b""
+    while b"5/1,000" not in text:
+        text += os.read(ours, 4096)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    while not text.endswith(b"interrupted\r\n"):
+        text += os.read(ours, 4096)
+    os.close(ours)
+    assert b"\x1b[2Kinterrupted" in text  # on the line from which the table was erased
+    assert text.rfind(b"\x1b[?25h") > text.rfind(b"\x1b[?25l")
