@@ -1,9 +1,8 @@
 """Merging client updates: mask-aware mean (MA), gradient average (GA), zero-padded FedAvg (FA), asynchronous mixing.
 
-The plain functions take dense [C, N] values and masks and are what the equations say (section 3.4). The aggregation
-rules below them do the same on values as they are kept, without ever building a mask: with nested levels the
-denominator follows from a coordinate's level in each level map (`sums.py`). The buffer keeps each client's most recent
-update (A13).
+The rules work on values as they are kept and never build a mask: with nested levels the denominator follows from a
+coordinate's level in each level map (`sums.py`). `examples/fedgmr_in_200_lines.py` has the mask-aware mean with dense
+masks, as the equation says it (section 3.4). The buffer keeps each client's most recent update (A13).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,39 +21,6 @@ if TYPE_CHECKING:
 def staleness_weight(staleness: float | Tensor, alpha: float) -> float | Tensor:
     """(1 + staleness)^-alpha."""
     return (1 + staleness) ** -alpha
-
-
-def mask_aware_mean(values: Tensor, masks: Tensor, weights: Tensor, previous: Tensor) -> Tensor:
-    """MA: per coordinate the weighted mean over the clients that hold it; `previous` where nobody does.
-
-    Args:
-        values: float [C, N], one model per client.
-        masks: bool [C, N], the coordinates each client holds.
-        weights: [C], at least 0.
-        previous: float [N], the model before the merge.
-    """
-    total, weight = _weighted_sums(values, masks, weights)
-    return torch.where(weight > 0, total / weight.clamp(min=torch.finfo(weight.dtype).tiny), previous)
-
-
-def zero_padded_mean(values: Tensor, masks: Tensor, weights: Tensor) -> Tensor:
-    """FA: the weighted mean over all clients, a coordinate that a client does not hold counting as zero."""
-    total, _ = _weighted_sums(values, masks, weights)
-    return total / torch.as_tensor(weights).to(values.dtype).sum()
-
-
-def gradient_average(deltas: Tensor, masks: Tensor, weights: Tensor, previous: Tensor, clients: int) -> Tensor:
-    """GA: previous + (1/clients)·Σ weight·delta on the coordinates held; each delta is applied once."""
-    total, _ = _weighted_sums(deltas, masks, weights)
-    return previous + total / clients
-
-
-def _weighted_sums(values: Tensor, masks: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    total, weight = torch.zeros_like(values[0]), torch.zeros_like(values[0])
-    for row, mask, w in zip(values, masks, torch.as_tensor(weights).tolist(), strict=True):
-        total.add_(torch.where(mask, row, 0), alpha=w)
-        weight.add_(mask.to(weight.dtype), alpha=w)
-    return total, weight
 
 
 @dataclass(frozen=True, kw_only=True)

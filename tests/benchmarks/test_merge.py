@@ -3,9 +3,10 @@ import pytest
 import refresh
 import torch
 import turns
+from server.dense import mask_aware_mean
 from torch import nn
 
-from fedgmr.server.aggregation import MaskAware, Merge, mask_aware_mean
+from fedgmr.server.aggregation import MaskAware, Merge
 from fedgmr.submodels.layout import Layout
 
 CPU = torch.device("cpu")

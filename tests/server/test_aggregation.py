@@ -17,13 +17,11 @@ from fedgmr.server.aggregation import (
     Merge,
     Mixing,
     ZeroPadded,
-    gradient_average,
-    mask_aware_mean,
     staleness_weight,
-    zero_padded_mean,
 )
 from fedgmr.server.sums import Contribution
 from fedgmr.submodels.levels import LevelMap
+from server.dense import gradient_average, mask_aware_mean, zero_padded_mean
 
 VALUES = torch.tensor([[1.0, 2.0, 3.0], [4.0, 6.0, 9.0]])
 MASKS = torch.tensor([[True, True, False], [True, False, False]])

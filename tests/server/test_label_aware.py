@@ -10,13 +10,14 @@ from e2e import tiny
 from equivalence.runs import LINKS, objects
 from torch import Tensor, nn
 
-from fedgmr.server.aggregation import MaskAware, Merge, mask_aware_mean
+from fedgmr.server.aggregation import MaskAware, Merge
 from fedgmr.server.label_aware import LabelAware, Labels, output_rows
 from fedgmr.server.sums import Contribution
 from fedgmr.submodels.channels.plan import follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import width_levels
+from server.dense import mask_aware_mean
 
 # One input, two hidden units, three classes. Coordinates: 0, 1 the hidden weights; 2 .. 7 the output weights, two per
 # class; 8 .. 10 the output biases.
