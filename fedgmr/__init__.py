@@ -1,6 +1,7 @@
 """FedGMR: federated learning for fleets whose clients have very different bandwidth.
 
-The public names, nothing else. Importing this loads torch and numpy only. Read next: `fedgmr/federation.py`, the loop.
+The public names, nothing else. Importing this loads torch, numpy and safetensors only. Read next:
+`fedgmr/federation.py`, the loop.
 """
 
 from fedgmr.experiments.run import Result, simulate

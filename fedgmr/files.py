@@ -6,6 +6,7 @@ Imports nothing of the package, so every other part may use it. docs/run-directo
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,26 @@ UPDATES = "updates.jsonl"
 _TAIL = 1 << 16  # bytes at the end of a file in which its last row is looked for
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
+def write_atomic(path: Path, content: str | bytes | Callable[[Path], object]) -> None:
     """Write a file so that a reader sees the old content or the new one, never half of it.
 
     Args:
         path: the file; its folder must exist.
-        content: the whole content; text is written as UTF-8.
+        content: the whole content, text as UTF-8; or a function that writes it to the path it is given.
     """
     # Not from tempfile: its files are private to their owner, and os.replace would keep them so.
     draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        with draft.open("wb") as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
-            stream.flush()
+        if callable(content):
+            content(draft)
+        else:
+            draft.write_bytes(content.encode() if isinstance(content, str) else content)
+        with draft.open("rb") as stream:
             os.fsync(stream.fileno())
         os.replace(draft, path)
-    finally:
+    except BaseException:  # an interruption, too, must not leave the draft behind
         draft.unlink(missing_ok=True)
+        raise
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -40,6 +40,6 @@ def report_line(write: Callable[[], Path], otherwise: str) -> str:
     """Write a report and say where it is, or say `otherwise` where a package for reports is not installed."""
     try:
         return f"Report: {write()}"
-    except ModuleNotFoundError as missing:  # the simulator also runs where only torch and numpy are
+    except ModuleNotFoundError as missing:  # the simulator also runs without matplotlib
         package = (missing.name or "").partition(".")[0]
         return f"{otherwise} (no report: the package {package} is not installed)"

@@ -1,10 +1,11 @@
-"""Checkpoints: the whole state of a run in one file, and back, bit for bit.
+"""Checkpoints: the whole state of a run in one safetensors file, and back, bit for bit.
 
-The server's model, buffer, level maps and tasks in flight, the fleet's queue, and what has been recorded.
-Generators need no place here: every draw is named by (seed, purpose, client, tick). Newer files first on resume; a
-damaged one is passed over.
+A checkpoint holds the server's state (its model, buffer, level maps and tasks in flight), the fleet's queue, and how
+many rows have been recorded. It holds no generators: every draw is named by (seed, purpose, client, tick). A resume
+takes the newest file and passes over a damaged one.
 """
 
+import hashlib
 import json
 import math
 import warnings
@@ -13,29 +14,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fedgmr.exchange import ClientTask
-from fedgmr.experiments.tensorfile import read_tensors, write_tensors
 from fedgmr.federation import RecordedFleet
+from fedgmr.files import CHECKPOINTS, write_atomic
 from fedgmr.server.restoration import SaturationDetector
 from fedgmr.server.server import Server
 from fedgmr.server.sums import Contribution
 from fedgmr.submodels.levels import LevelMap
 
 SCHEMA_VERSION = 1
-_FOLDER = "checkpoints"
 
 
 def save_checkpoint(run: Path, server: Server, fleet: RecordedFleet, *, recorded: int, keep: int) -> None:
     """Write the checkpoint of this tick and drop all but the `keep` newest."""
-    folder = run / _FOLDER
+    folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
     tensors, state = server_state(server)
-    whole = {"server": state, "fleet": fleet.state(), "recorded": recorded}
-    metadata = {"schema_version": str(SCHEMA_VERSION), "state": json.dumps(whole)}
-    write_tensors(folder / f"tick-{server.tick:09d}.safetensors", tensors, metadata)
-    for old in _newest_first(run)[keep:]:
+    tensors = _copied(tensors)
+    whole = {"schema_version": SCHEMA_VERSION, "server": state, "fleet": fleet.state(), "recorded": recorded}
+    # One entry, because the library writes several in any order, and equal runs leave equal files.
+    metadata = {"state": json.dumps({**whole, "digest": _digest(tensors, whole)})}
+    path = folder / f"tick-{server.tick:09d}.safetensors"
+    write_atomic(path, lambda draft: save_file(tensors, draft, metadata))
+    drafts = folder.glob(".*.tmp")  # of processes that were killed while they wrote
+    for old in (*_newest_first(run)[keep:], *drafts):
         old.unlink()
 
 
@@ -48,25 +54,56 @@ def load_checkpoint(run: Path, server: Server, fleet: RecordedFleet) -> int | No
     files = _newest_first(run)
     for path in files:
         try:
-            tensors, metadata = read_tensors(path)
-            if metadata.get("schema_version") != str(SCHEMA_VERSION):
-                raise ValueError(
-                    f"The checkpoint {path} has schema_version {metadata.get('schema_version')}, not {SCHEMA_VERSION}."
-                )
-            whole = json.loads(metadata["state"])
-        except (OSError, ValueError, KeyError) as error:
+            tensors, state = _read(path)
+        except (OSError, ValueError) as error:
             warnings.warn(f"{error} Falling back to the checkpoint before it.", stacklevel=2)
             continue
-        restore_server(server, tensors, whole["server"])
-        fleet.restore(whole["fleet"], server.dispatched)
-        return int(whole["recorded"])
+        restore_server(server, tensors, state["server"])
+        fleet.restore(state["fleet"], server.dispatched)
+        return int(state["recorded"])
     if files:
-        raise ValueError(f"None of the {len(files)} checkpoints in {run / _FOLDER} is valid: start the run again.")
+        raise ValueError(f"None of the {len(files)} checkpoints in {run / CHECKPOINTS} is valid: start the run again.")
     return None
 
 
+def save_model(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write the final model, one tensor per parameter and buffer."""
+    copied = _copied(tensors)
+    write_atomic(path, lambda draft: save_file(copied, draft, {"format": "pt"}))
+
+
 def _newest_first(run: Path) -> list[Path]:
-    return sorted((run / _FOLDER).glob("tick-*.safetensors"), reverse=True)
+    return sorted((run / CHECKPOINTS).glob("tick-*.safetensors"), reverse=True)
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in host memory: a safetensors file cannot have tensors that share their memory, and ours may."""
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and state of a checkpoint; ValueError naming the file where it is damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            state = json.loads(file.metadata()["state"])
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
+        if state.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+            raise ValueError(f"schema_version is {state['schema_version']}, not {SCHEMA_VERSION}")
+        digest = state.pop("digest", None)
+        if digest not in (None, _digest(tensors, state)):  # files of earlier releases have none
+            raise ValueError("the digest does not match")
+        return tensors, state
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"The file {path} is damaged ({error}): restore it or remove it.") from error
+
+
+def _digest(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> str:
+    """A checksum of all that a checkpoint says; the order of names in its file does not matter."""
+    digest = hashlib.blake2b(json.dumps(state).encode(), digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def server_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -160,8 +197,3 @@ def _detector(server: Server, best: float | None, waited: int) -> SaturationDete
     detector = SaturationDetector(server.rules.restoration.patience)  # type: ignore[union-attr]
     detector.best, detector.waited = -math.inf if best is None else best, waited
     return detector
-
-
-def save_model(path: Path, names: Mapping[str, Tensor]) -> None:
-    """The final model, one tensor per parameter and buffer."""
-    write_tensors(path, {name: torch.as_tensor(tensor) for name, tensor in names.items()}, {"format": "pt"})

@@ -1,7 +1,6 @@
 """One run: from a recipe or the arguments of `simulate` to a result, with records and checkpoints if wanted.
 
-`simulate` is the Python entry point; `run_recipe` and `resume_run` are what the command line calls. Needs torch and
-numpy only.
+`simulate` is the Python entry point; `run_recipe` and `resume_run` are what the command line calls.
 """
 
 import math

@@ -11,6 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
+
+from fedgmr.experiments import checkpoint
+
 
 def die_after_calls(number: int, how: int = signal.SIGKILL) -> None:
     """Die at function call (or return) number so and so, wherever that is: a moment in the run, to the microsecond."""
@@ -64,9 +68,16 @@ def _at_write(due: Due) -> None:
 
     def opened(self: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
         file = real(self, mode, *arguments, **options)
-        return _HalfWriter(file) if mode != "r" and due(self) else file
+        return _HalfWriter(file) if mode[0] != "r" and due(self) else file
+
+    def saved(tensors: Any, path: Path, metadata: Any) -> None:
+        save_file(tensors, path, metadata)
+        if due(path):
+            os.truncate(path, path.stat().st_size // 2)
+            _die()
 
     Path.open = opened  # type: ignore[method-assign]
+    checkpoint.save_file = saved
 
 
 class _HalfWriter:

@@ -1,8 +1,10 @@
-"""Models and checkpoints are safetensors files: the library of that name reads them, and we read the library's."""
+"""Models and checkpoints are safetensors files; a damaged checkpoint is noticed."""
 
 import json
+import warnings
 from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from e2e import tiny
 from e2e.command import Command, write_recipe
 from e2e.crash import die_at
 from e2e.recipes import RECIPES
-from fedgmr.experiments.tensorfile import read_tensors, write_tensors
+from fedgmr.experiments import checkpoint as checkpoint_module
+from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
 
 
 def test_the_library_reads_the_model(fedgmr: Command) -> None:
@@ -34,65 +37,112 @@ def test_the_library_reads_the_model(fedgmr: Command) -> None:
     assert summary["final_accuracy"] > 0.4  # of four classes
 
 
-def test_the_library_reads_a_checkpoint(fedgmr: Command) -> None:
+@pytest.fixture
+def checkpoint(fedgmr: Command) -> Path:
     write_recipe(fedgmr.folder / "r.json", RECIPES["fedgmr"])
     die = partial(die_at, "replaced", "checkpoints", 5)
     assert fedgmr("run", "r.json", "output=run", before=die).code == -9
-    newest = sorted((fedgmr.folder / "run" / "checkpoints").glob("tick-*"))[-1]
-    ours, metadata = read_tensors(newest)
-    with safe_open(newest, "pt") as file:
-        assert set(file.keys()) == set(ours)
-        assert all(torch.equal(file.get_tensor(name), ours[name]) for name in ours)
-        assert json.loads(file.metadata()["state"]) == json.loads(metadata["state"])
-    assert ours["model"].dtype == torch.float32
-    assert any(name.startswith("levels.") and tensor.dtype == torch.uint8 for name, tensor in ours.items())
+    return sorted((fedgmr.folder / "run" / "checkpoints").glob("tick-*"))[-1]
 
 
-TENSORS = {
-    "a": torch.arange(6, dtype=torch.float32).view(2, 3),
-    "b": torch.tensor([1, 2, 255], dtype=torch.uint8),
-    "c": torch.tensor(-0.0, dtype=torch.float64),
-    "empty": torch.empty(0, dtype=torch.int64),
-    "half": torch.tensor([1.5], dtype=torch.float16),
-    "brain": torch.tensor([1.5, -3e38], dtype=torch.bfloat16),
-    "strided": torch.arange(6, dtype=torch.float32).view(2, 3).t(),
-}
+def test_a_checkpoint_is_a_safetensors_file(checkpoint: Path) -> None:
+    tensors = load_file(checkpoint)
+    with safe_open(checkpoint, "pt") as file:
+        state = json.loads(file.metadata()["state"])
+    assert tensors["model"].dtype == torch.float32
+    assert any(name.startswith("levels.") and tensor.dtype == torch.uint8 for name, tensor in tensors.items())
+    assert state["server"]["tick"] == int(checkpoint.stem.partition("-")[2])
 
 
-def test_each_reads_what_the_other_writes(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "ours", TENSORS, {"note": "é"})
-    save_file({name: tensor.contiguous() for name, tensor in TENSORS.items()}, tmp_path / "theirs", {"note": "é"})
-    for name in ("ours", "theirs"):
-        tensors, metadata = read_tensors(tmp_path / name)
-        library = load_file(tmp_path / name)
-        assert metadata["note"] == "é"
-        for key, tensor in TENSORS.items():
-            assert tensors[key].dtype == library[key].dtype == tensor.dtype
-            assert tensors[key].shape == library[key].shape == tensor.shape
-            assert _bytes(tensors[key]) == _bytes(library[key])
-            assert torch.equal(tensors[key], tensor)
+def test_a_checkpoint_of_an_earlier_release_is_read(checkpoint: Path, fedgmr: Command) -> None:
+    """It has its version and a checksum of another kind beside the state."""
+    with safe_open(checkpoint, "pt") as file:
+        state = json.loads(file.metadata()["state"])
+    del state["digest"], state["schema_version"]
+    metadata = {"schema_version": "1", "state": json.dumps(state), "checksum": "0" * 32}
+    save_file(load_file(checkpoint), checkpoint, metadata)
+    for other in checkpoint.parent.glob("tick-*"):
+        if other != checkpoint:
+            other.unlink()
+    ended = fedgmr("resume", "run")
+    assert (ended.code, "warning" in ended.err) == (0, False), ended.err
+    assert fedgmr("run", "r.json", "output=whole").code == 0
+    models = [(fedgmr.folder / run / "model.safetensors").read_bytes() for run in ("run", "whole")]
+    assert models[0] == models[1]
+
+
+class Keeper:
+    """A server and a fleet with nothing but the state that is saved."""
+
+    tick = 12
+    dispatched: ClassVar[dict[int, Any]] = {}
+
+    def __init__(self) -> None:
+        self.tensors = {
+            "a": torch.arange(6, dtype=torch.float32).view(2, 3),
+            "b": torch.tensor([1, 2, 255], dtype=torch.uint8),
+            "c": torch.tensor(-0.0, dtype=torch.float64),
+            "empty": torch.empty(0, dtype=torch.int64),
+            "half": torch.tensor([1.5], dtype=torch.float16),
+            "brain": torch.tensor([1.5, -3e38], dtype=torch.bfloat16),
+        }
+        self.tensors["strided"] = self.tensors["a"].t()
+        self.tensors["again"] = self.tensors["a"]
+        self.found: list[Any] = []
+
+    def state(self) -> Any:
+        return {"now": 3.25, "note": "é"}
+
+    def restore(self, *found: Any) -> None:
+        self.found.append(found)
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Keeper:
+    keeper = Keeper()
+    monkeypatch.setattr(checkpoint_module, "server_state", lambda server: (keeper.tensors, {"tick": 12}))
+    monkeypatch.setattr(checkpoint_module, "restore_server", lambda server, *found: keeper.restore(*found))
+    return keeper
+
+
+def test_tensors_of_every_type_come_back(tmp_path: Path, keeper: Any) -> None:
+    save_checkpoint(tmp_path, keeper, keeper, recorded=3, keep=1)
+    assert load_checkpoint(tmp_path, keeper, keeper) == 3
+    (tensors, state), (fleet, _) = keeper.found
+    assert (state, fleet) == ({"tick": 12}, keeper.state())
+    assert set(tensors) == set(keeper.tensors)
+    for name, tensor in keeper.tensors.items():
+        assert (tensors[name].dtype, tensors[name].shape) == (tensor.dtype, tensor.shape)
+        assert _bytes(tensors[name]) == _bytes(tensor)
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy().tobytes()
 
 
-def test_any_flipped_bit_is_seen_or_harmless(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    tensors = {"weights": torch.arange(5, dtype=torch.float32), "levels": torch.tensor([0, 1], dtype=torch.uint8)}
-    write_tensors(path, tensors, {"state": json.dumps({"tick": 12, "now": 3.25})})
+def test_any_flipped_bit_is_seen_or_harmless(tmp_path: Path, keeper: Any) -> None:
+    keeper.tensors = {
+        "weights": torch.arange(5, dtype=torch.float32),
+        "levels": torch.tensor([0, 1], dtype=torch.uint8),
+    }
+    save_checkpoint(tmp_path, keeper, keeper, recorded=3, keep=1)
+    (path,) = (tmp_path / "checkpoints").iterdir()
     whole = path.read_bytes()
-    expected = read_tensors(path)
+    load_checkpoint(tmp_path, keeper, keeper)
+    (expected, state), fleet = keeper.found
     refused = 0
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << int(np.random.default_rng(position).integers(8))
         path.write_bytes(damaged)
+        keeper.found = []
         try:
-            found, metadata = read_tensors(path)
+            with warnings.catch_warnings(action="ignore"):
+                assert load_checkpoint(tmp_path, keeper, keeper) == 3
         except ValueError:
             refused += 1
             continue
-        assert metadata["state"] == expected[1]["state"]
-        assert all(torch.equal(found[name], expected[0][name]) for name in expected[0])
+        (tensors, found), others = keeper.found
+        assert (found, others) == (state, fleet)
+        assert all(torch.equal(tensors[name], expected[name]) for name in expected)
     assert refused > 0.9 * len(whole)

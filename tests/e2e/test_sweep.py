@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
 
 from e2e.command import Command, write_recipe
 from e2e.recipes import recipe
-from fedgmr.experiments.tensorfile import read_tensors
 
 GRID = ("sweep", "r.json", "--grid", "training.learning_rate=0.1,0.2", "--methods", "fedgmr,fedasync", "--seeds", "2")
 RUNS = 8
@@ -136,7 +136,8 @@ class _Kept:
             if (run / "summary.json").exists():
                 finished[run] = cls._files(run)
             elif checkpoints := sorted(run.glob("checkpoints/tick-*.safetensors")):
-                recorded = json.loads(read_tensors(checkpoints[-1])[1]["state"])["recorded"]
+                with safe_open(checkpoints[-1], "pt") as file:
+                    recorded = json.loads(file.metadata()["state"])["recorded"]
                 begun[run] = b"".join((run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:recorded])
         return cls(finished=finished, begun=begun)
 
