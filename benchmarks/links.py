@@ -36,13 +36,6 @@ _IDLE = 40.0  # seconds over which the baseline is measured
 _NODES_PART = 0.7  # of the processors; the rest is the server's
 
 
-class Quiet:
-    """Watches and says nothing."""
-
-    def update(self, **_: object) -> None:
-        """Nothing."""
-
-
 def recipe_of(method: str, *, clients: int, seconds: float, period: float, seed: int = 0) -> Recipe:
     """The benchmark's recipe, on the paper's High fleet as it is: Conv-2 is what its rates were chosen for."""
     data: dict[str, Any] = {
@@ -79,7 +72,7 @@ class Bench:
             fleet.start(self._node)
             if idle:
                 rates = self._idle(site, idle)
-            fleet.run_to_its_end(Quiet())
+            fleet.run_to_its_end(lambda run: None)
         counted = [self.cables.count(node).since(old) for node, old in enumerate(before)]
         tasks, in_flight = read_tasks(directory)
         return Outcome(

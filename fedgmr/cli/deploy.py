@@ -53,7 +53,7 @@ def _local(given: argparse.Namespace) -> int:
     recipe = paced_for_trying(recipe, words.keys, clients=given.clients, start=measured_start(given.clients))
     directory = Path(given.output) if given.output else words.directory(f"{recipe.name}-deployed")
     return _watched(
-        directory, recipe, lambda row: deploy_local(recipe, directory, tls=given.tls, watcher=row, notify=_notify)
+        directory, recipe, lambda row: deploy_local(recipe, directory, tls=given.tls, follow=row.follow, notify=_notify)
     )
 
 
@@ -64,7 +64,7 @@ def _resume(given: argparse.Namespace) -> int:
         raise SettingError("deploy needs to know where: give local, init, or --resume RUN.")
     directory = Path(given.resume)
     recipe = read_recipe(directory)
-    return _watched(directory, recipe, lambda row: resume_local(directory, watcher=row, notify=_notify))
+    return _watched(directory, recipe, lambda row: resume_local(directory, follow=row.follow, notify=_notify))
 
 
 def _init(given: argparse.Namespace) -> None:

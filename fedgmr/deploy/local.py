@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.deploy.app import write_app
-from fedgmr.deploy.follow import ending, last_tick, show_progress
 from fedgmr.deploy.processes import Program, Supervisor, command_of, end_marked, marked
 from fedgmr.deploy.site import CONNECTION, LOOPBACK, Site, new_site, open_site
-from fedgmr.experiments.run import Watcher
 from fedgmr.experiments.rundir import open_run
-from fedgmr.files import RECIPE
+from fedgmr.files import RECIPE, SUMMARY, UPDATES, last_row, read_json
 from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
 
@@ -35,6 +33,7 @@ _GOING = ("pending", "starting", "running")
 _KEPT = "logs"
 
 Notify = Callable[[str], None]
+Follow = Callable[[Path], None]
 Nodes = Callable[[Site, int], Program]
 
 
@@ -43,7 +42,7 @@ def deploy_local(
     run: Path,
     *,
     tls: bool,
-    watcher: Watcher,
+    follow: Follow,
     notify: Notify,
     nodes: Nodes = Site.supernode,
     host: str = LOOPBACK,
@@ -54,7 +53,7 @@ def deploy_local(
         recipe: with real seconds; as many SuperNodes are started as its fleet has clients.
         run: the run directory, new.
         tls: certificates, and nodes that authenticate themselves.
-        watcher: is told where the run stands.
+        follow: is called with the run directory while the run goes on, to show where it stands.
         notify: is told in one sentence when something died.
         nodes: how a client's SuperNode is started, where it is not simply on this machine.
         host: the address on which the SuperLink listens.
@@ -63,22 +62,22 @@ def deploy_local(
         raise SettingError(f"output is {str(run)!r}, which holds a run already: resume it or give another directory.")
     site = new_site(run / FOLDER, clients=len(recipe.fleet.resolved_links()), tls=tls, host=host)
     write_app(site.app, recipe, run.absolute())
-    return _finish(site, run, watcher, notify, nodes)
+    return _finish(site, run, follow, notify, nodes)
 
 
-def resume_local(run: Path, *, watcher: Watcher, notify: Notify) -> dict[str, Any]:
+def resume_local(run: Path, *, follow: Follow, notify: Notify) -> dict[str, Any]:
     """Start the fleet of an interrupted run again and let it go on from its last checkpoint."""
     open_run(run)
     site = open_site(run / FOLDER)
     end_marked(site.folder)  # where its supervisor was killed, some of the old fleet may be left
-    return _finish(site, run, watcher, notify, Site.supernode)
+    return _finish(site, run, follow, notify, Site.supernode)
 
 
-def _finish(site: Site, run: Path, watcher: Watcher, notify: Notify, nodes: Nodes) -> dict[str, Any]:
+def _finish(site: Site, run: Path, follow: Follow, notify: Notify, nodes: Nodes) -> dict[str, Any]:
     with _ended_by_signals(), Supervisor(site.folder, site.logs, site.environment()) as crew:
         fleet = LocalFleet(site, run, crew, notify)
         fleet.start(nodes)
-        summary = fleet.run_to_its_end(watcher)
+        summary = fleet.run_to_its_end(follow)
     for path in site.folder.iterdir():
         if path.name != _KEPT:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -103,20 +102,20 @@ class LocalFleet:
         for client in range(self.site.clients):
             self.crew.start(nodes(self.site, client))
 
-    def run_to_its_end(self, watcher: Watcher) -> dict[str, Any]:
+    def run_to_its_end(self, follow: Follow) -> dict[str, Any]:
         """Submit the run, again with `resume` when its ServerApp was killed, until it has a summary."""
         while True:
             self._submit()
-            began = last_tick(self.directory)
+            began = self._last_tick()
             while self._server_app_lives():
-                self._look(watcher)
-                if ending(self.directory) is not None:
+                self._look(follow)
+                if read_json(self.directory / SUMMARY):
                     self._await_server_app()
                     break
-            if (summary := ending(self.directory)) is not None:
+            if summary := read_json(self.directory / SUMMARY):
                 return summary
             killed = self._status() in _GOING
-            if self.submissions == _SUBMISSIONS or not (killed or last_tick(self.directory) != began):
+            if self.submissions == _SUBMISSIONS or not (killed or self._last_tick() != began):
                 raise ValueError(f"The run failed: {self._last_words()}")
             self.notify(f"the ServerApp {'was killed' if killed else 'failed'}; the run goes on from its checkpoint")
             self._flwr("stop", self._run_id, CONNECTION, patience=0.0)
@@ -128,15 +127,18 @@ class LocalFleet:
         self.submissions += 1
         self._run_id = str(answer["run-id"])
         deadline = time.monotonic() + _START_LIMIT
-        while not self._server_app_lives() and ending(self.directory) is None and time.monotonic() < deadline:
+        while not self._server_app_lives() and not read_json(self.directory / SUMMARY) and time.monotonic() < deadline:
             self._look(None)
 
-    def _look(self, watcher: Watcher | None) -> None:
+    def _look(self, follow: Follow | None) -> None:
         for name in self.crew.check():
             self.notify(f"{name} died and is started again")
-        if watcher is not None:
-            show_progress(self.directory, watcher)
+        if follow is not None:
+            follow(self.directory)
         time.sleep(_POLL)
+
+    def _last_tick(self) -> dict[str, Any] | None:
+        return last_row(self.directory / UPDATES, event="tick")
 
     def _server_app_lives(self) -> bool:
         if sys.platform != "linux":

@@ -10,6 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TextIO
 
@@ -19,6 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedgmr.files import METRICS, UPDATES, last_row
 from fedgmr.reporting.quantities import format_bytes, format_clock, format_percent
 
 _LIVE_INTERVAL = 0.2  # wall seconds between two refreshes
@@ -69,6 +71,21 @@ class RunRow:
         self.seconds = seconds
         self._state = tick, accuracy, density, bytes_up, bytes_down
         self._display.refresh()
+
+    def follow(self, directory: Path) -> None:
+        """Report where a run in another process stands, by the files of its directory; nothing before they exist."""
+        row = last_row(directory / METRICS)
+        if row is None:
+            return
+        tick = last_row(directory / UPDATES, event="tick") or row
+        self.update(
+            seconds=max(float(tick["seconds"]), float(row["seconds"])),
+            tick=max(int(tick["tick"]), int(row["tick"])),
+            accuracy=float(row["accuracy"]),
+            density=sum(row["density"]) / len(row["density"]),
+            bytes_up=sum(row["bytes_up"]),
+            bytes_down=sum(row["bytes_down"]),
+        )
 
     @property
     def share(self) -> float:

@@ -18,6 +18,7 @@ from fedgmr.deploy.local import FOLDER, Nodes, deploy_local
 from fedgmr.deploy.pace import paced_for_trying
 from fedgmr.deploy.processes import command_of, marked
 from fedgmr.deploy.site import Site
+from fedgmr.files import UPDATES, last_row
 from fedgmr.recipe import load_recipe
 
 PERIOD = 10.0
@@ -33,7 +34,11 @@ class Observer:
     ticks: dict[int, float]  # by tick: the second at which it was first seen
     acted: float = 0.0
 
-    def update(self, *, tick: int, **_: object) -> None:
+    def follow(self, run: Path) -> None:
+        row = last_row(run / UPDATES, event="tick")
+        if row is None:
+            return
+        tick = row["tick"]
         self.ticks.setdefault(tick, time.monotonic())
         for due in [due for due in self.acts if tick >= due]:
             act = self.acts.pop(due)
@@ -139,7 +144,7 @@ def deploy(
     recipe = paced_for_trying(load_recipe("quickstart", settings), [], clients=clients, start=0.0)
     recipe = replace(recipe, seconds=ticks * PERIOD + 1.0)
     observer, notes = Observer(run=folder / "run", acts=dict(acts or {}), ticks={}), []
-    summary = deploy_local(recipe, folder / "run", tls=tls, watcher=observer, notify=notes.append, nodes=nodes)
+    summary = deploy_local(recipe, folder / "run", tls=tls, follow=observer.follow, notify=notes.append, nodes=nodes)
     assert observer.acts == {}, "the run ended before its fault"
     return Ended(run=folder / "run", summary=summary, observer=observer, notes=notes)
 

@@ -1,6 +1,7 @@
 """The live display: a table within the terminal, plain lines elsewhere, the time left, and what it costs."""
 
 import io
+import json
 import os
 import pty
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -240,6 +242,27 @@ def test_work_done_before_says_nothing_about_the_pace() -> None:
     clock.now += 40.0
     display.update("a", {"seconds": 900.0, "tick": 9})
     assert [line.split("  ")[-1] for line in stream.getvalue().splitlines()] == ["ETA -:--", "ETA 0:40"]
+
+
+def test_a_run_in_another_process_is_followed_by_its_files(tmp_path: Path) -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Display(stream=stream, clock=clock) as display:
+        row = display.run("FedGMR", 100)
+        row.follow(tmp_path)
+        assert stream.getvalue() == ""
+        counts = {"density": [1.0, 0.5], "bytes_up": [3_000_000, 4_000_000], "bytes_down": [5_000_000, 6_000_000]}
+        evaluation = {"seconds": 20.0, "tick": 2, "accuracy": 0.5, **counts}
+        (tmp_path / "metrics.jsonl").write_text(json.dumps(evaluation) + '\n{"seconds": 3')
+        row.follow(tmp_path)
+        events = [{"event": "tick", "tick": 3, "seconds": 30.0}, {"event": "dispatched", "client": 1}]
+        (tmp_path / "updates.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        clock.now += 10
+        row.follow(tmp_path)
+    numbers = "acc 50.0 %  density 0.75  up 7.00 MB  down 11.0 MB"
+    assert stream.getvalue().splitlines() == [
+        f"FedGMR  20/100 s  tick 2  {numbers}  ETA -:--",
+        f"FedGMR  30/100 s  tick 3  {numbers}  ETA 1:10",
+    ]
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
