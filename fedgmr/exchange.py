@@ -1,10 +1,11 @@
-"""What crosses between the server and a fleet: tasks out, updates back.
+"""The exchange between the server and a fleet: tasks out, updates and news back.
 
 A task names the global model and the level map it was cut from instead of carrying a copy: the simulated fleet
 trains from these directly, the Flower fleet encodes them (`fedgmr.wire`). An update carries a sub-model's values in
 level order.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -59,6 +60,17 @@ class Update:
     loss: float | Tensor  # mean over the local steps; a tensor where the device has not got there yet
     report: Report | None = None
     natural: bool = False  # the values are a whole model's in natural order instead
+
+
+@dataclass(frozen=True, kw_only=True)
+class News:
+    """Something a fleet tells the server about one client, beside its updates."""
+
+    client: int
+    lost: bool = False  # its task will never come back
+    samples: int | None = None  # it has joined, with so many samples
+    classes: Sequence[int] = ()  # of these samples, where the server has asked for them
+    level: int | None = None  # the highest level whose round fits the period
 
 
 class Diverged(ArithmeticError):  # noqa: N818 - what happened, as the command line reports it

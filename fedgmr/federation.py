@@ -1,13 +1,14 @@
-"""THE LOOP: collect updates, merge, restore, record, dispatch. Read this first.
+"""THE LOOP: dispatch tasks, collect updates, learn the news, merge. Read this first.
 
-The server decides, the fleet carries out; which fleet stands behind the loop, simulated or Flower, changes nothing
-here. Read next: `server/server.py` (merge and restoration), `fleets/simulated.py` (virtual time).
+The server decides, the fleet carries out. Everything that passes between them passes here, and nothing here depends on
+which fleet it is, simulated or Flower. Read next: `server/server.py` (merge and restoration), `fleets/simulated.py`
+(virtual time).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from fedgmr.exchange import ClientTask, Update
+from fedgmr.exchange import ClientTask, News, Update
 from fedgmr.server.server import Server
 
 
@@ -32,12 +33,8 @@ class Fleet(Protocol):
         """Clients that can take a task now."""
         ...
 
-    def lost(self) -> list[int]:
-        """Clients whose task will never come back, each told once."""
-        ...
-
-    def dispatch(self, tasks: Sequence[ClientTask]) -> None:
-        """Send tasks; all of them leave together."""
+    def dispatch(self, tasks: Sequence[ClientTask], *, tick: int) -> None:
+        """Send tasks; all of them leave together. `tick` counts the merges done."""
         ...
 
     def collect(self, *, until: float, arrivals: int | None = None) -> list[Update]:
@@ -45,6 +42,10 @@ class Fleet(Protocol):
 
         Fewer come back before that moment only where the others were lost.
         """
+        ...
+
+    def news(self) -> list[News]:
+        """Everything that the fleet has noticed about its clients since the last call."""
         ...
 
 
@@ -78,8 +79,8 @@ class RecordedFleet(Fleet, Protocol):
         """Everything but the tasks, which the server keeps, as JSON-ready data."""
         ...
 
-    def restore(self, state: dict[str, Any], tasks: dict[int, ClientTask]) -> None:
-        """Take up the state saved by `state()`; `tasks` are those in flight then."""
+    def restore(self, state: dict[str, Any], tasks: dict[int, ClientTask], *, tick: int) -> None:
+        """Continue from what `state()` has returned; `tasks` were in flight then, `tick` merges had been done."""
         ...
 
 
@@ -104,23 +105,20 @@ def federate(
     """
     coordination = server.rules.coordination
     fleet.begin()
+    server.learn(fleet.news())
     if not resumed:
-        _dispatch(server, fleet)
+        fleet.dispatch(server.tasks(fleet.free(), fleet.now), tick=server.tick)
     while fleet.now < seconds:
         wait = coordination.wait(server.tick, fleet.in_flight)
         updates = fleet.collect(until=min(wait.until, seconds), arrivals=wait.arrivals)
+        server.learn(fleet.news())
         short = wait.arrivals is None or len(updates) < wait.arrivals
         if wait.until > seconds and short and fleet.now >= seconds:
             break  # the budget ended before the merge
         if updates or wait.arrivals is None:
             server.merge(updates, fleet.now)
-        _dispatch(server, fleet)
+        fleet.dispatch(server.tasks(fleet.free(), fleet.now), tick=server.tick)
         if after_tick is not None:
             after_tick()
         if stop is not None and stop():
             break
-
-
-def _dispatch(server: Server, fleet: Fleet) -> None:
-    server.give_up(fleet.lost())
-    fleet.dispatch(server.tasks(fleet.free(), fleet.now))

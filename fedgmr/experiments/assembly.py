@@ -22,9 +22,9 @@ from fedgmr.fleets.network import IndexedSizes, Link, Network, NetworkSettings, 
 from fedgmr.fleets.rounding import RoundingExecutor
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import Recipe
+from fedgmr.server import Server, Workload
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
 from fedgmr.server.label_aware import Labels, output_rows
-from fedgmr.server.server import Server, Workload
 from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
@@ -116,8 +116,7 @@ def assemble(recipe: Recipe, task: Task) -> Assembly[SimulatedFleet]:
     network = make_network(recipe, base.layout, links, per_width=recipe.method.local.norm == "per_width")
     meter = None
     if recipe.fleet.measured:
-        period = round_period(recipe, base.layout)
-        meter = Meter(SIMULATED, network.sizes, period=period, assign=base.server.assign)
+        meter = Meter(SIMULATED, network.sizes, period=round_period(recipe, base.layout))
     fleet = SimulatedFleet(network, executor, len(links), absences=recipe.fleet.absences, meter=meter)
     return base.assembled(recipe, fleet)
 

@@ -4,14 +4,14 @@ A task takes overhead + training + down/D + up/U. Each client has a small Kalman
 that a few tasks settle it, noise averages out and a link that changes is followed. Used by both fleets; knows no clock.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedgmr.exchange import ClientTask
+from fedgmr.exchange import ClientTask, News
 from fedgmr.fleets.network import MIB, Sizes
 
 _RATE_DEVIATION = 1000.0  # s/MiB, of a rate nobody has seen yet
@@ -78,18 +78,11 @@ def largest_fitting(times: Sequence[float], period: float, current: int) -> int:
 
 
 class Meter:
-    """The estimates of all clients; where densities are measured, it also gives clients their levels."""
+    """The estimates of all clients and, where densities are measured, the levels that fit."""
 
-    def __init__(
-        self,
-        prior: Prior,
-        sizes: Sizes,
-        *,
-        period: float = 0.0,
-        assign: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """`assign(client, level)` is called after each task, where densities are measured; `period` goes with it."""
-        self.prior, self.sizes, self.period, self.assign = prior, sizes, period, assign
+    def __init__(self, prior: Prior, sizes: Sizes, *, period: float | None = None) -> None:
+        """`period`: seconds that a round may take, where densities are measured."""
+        self.prior, self.sizes, self.period = prior, sizes, period
         self.estimates: dict[int, LinkEstimate] = {}
         self.training: dict[int, float] = {}  # seconds by client, of its last task
 
@@ -97,13 +90,17 @@ class Meter:
         """Take in a message without training."""
         self.estimates.setdefault(client, LinkEstimate(self.prior)).observe(down=down, up=up, seconds=seconds)
 
-    def observe(self, task: ClientTask, *, down: int, up: int, seconds: float, training: float) -> None:
-        """Take in a task: its bytes, its time from dispatch to arrival, and how much of that was training."""
+    def observe(self, task: ClientTask, *, down: int, up: int, seconds: float, training: float) -> list[News]:
+        """Take in a task: its bytes, its time from dispatch to arrival, and how much of that was training.
+
+        Returns the level that fits the period, where there is one.
+        """
         training = min(max(training, 0.0), seconds)
         self.probe(task.client, down=down, up=up, seconds=seconds - training)
         self.training[task.client] = training
-        if self.assign is not None:
-            self.assign(task.client, largest_fitting(self.times(task), self.period, task.level))
+        if self.period is None:
+            return []
+        return [News(client=task.client, level=largest_fitting(self.times(task), self.period, task.level))]
 
     def times(self, task: ClientTask) -> list[float]:
         """What a task of this client will take at each level, the level map being known."""
@@ -137,10 +134,6 @@ class Meter:
             estimate.observed = observed
             if training is not None:
                 self.training[client] = training
-
-    def rates(self) -> Mapping[int, tuple[float, float]]:
-        """By client: MiB/s down and up."""
-        return {client: (estimate.down, estimate.up) for client, estimate in self.estimates.items()}
 
 
 def _regressor(down: int, up: int) -> npt.NDArray[np.float64]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedgmr.exchange import ClientTask, Update
+from fedgmr.exchange import ClientTask, News, Update
 from fedgmr.fleets.measurement import Meter
 from fedgmr.fleets.network import Network
 from fedgmr.training.executor import Executor
@@ -68,6 +68,7 @@ class SimulatedFleet:
         self.bytes_down = [0] * clients
         self.bytes_up = [0] * clients
         self._tasks: dict[int, ClientTask] = {}
+        self._news: list[News] = []
         self._idle = list(range(clients))  # ascending
         self._trained: dict[int, Update] = {}  # by client: updates made ahead of their arrival
         self._queue: list[tuple[float, int, int, int]] = []  # arrival, dispatch number, client, bytes up
@@ -96,11 +97,12 @@ class SimulatedFleet:
         away = {c for absence in self.absences if absence.away(self.now) for c in absence.clients}
         return [c for c in self._idle if c not in away] if away else list(self._idle)
 
-    def lost(self) -> list[int]:
-        """Nothing is ever lost here."""
-        return []
+    def news(self) -> list[News]:
+        """Levels that were measured since the last call; nothing is ever lost here, and nobody joins."""
+        news, self._news = self._news, []
+        return news
 
-    def dispatch(self, tasks: Sequence[ClientTask]) -> None:
+    def dispatch(self, tasks: Sequence[ClientTask], *, tick: int) -> None:
         """Send the tasks; all of them leave together."""
         for trip in self.network.send(tasks, self.now):
             heapq.heappush(self._queue, (trip.arrival, self._dispatched, trip.client, trip.up))
@@ -131,7 +133,7 @@ class SimulatedFleet:
         if self.meter is not None:
             sent, down = self._sent.pop(task.client)
             training = self.network.training_seconds(task.client)
-            self.meter.observe(task, down=down, up=up, seconds=self.now - sent, training=training)
+            self._news += self.meter.observe(task, down=down, up=up, seconds=self.now - sent, training=training)
 
     def _updates(self, arrived: Sequence[ClientTask]) -> list[Update]:
         """The arrivals' updates; an executor that works ahead is given the other tasks in flight beside them."""
@@ -158,8 +160,8 @@ class SimulatedFleet:
             **measured,
         }
 
-    def restore(self, state: dict[str, Any], tasks: dict[int, ClientTask]) -> None:
-        """Take up the state saved by `state()`; `tasks` are the server's tasks in flight."""
+    def restore(self, state: dict[str, Any], tasks: dict[int, ClientTask], *, tick: int) -> None:
+        """Continue from what `state()` has returned; `tasks` are the server's tasks in flight."""
         if "queue" not in state:
             raise ValueError("This is a deployed run, not a simulation: go on with `fedgmr deploy --resume RUN`.")
         self.now = state["now"]

@@ -13,7 +13,7 @@ import torch
 from flwr.app import Message
 
 from fedgmr import wire
-from fedgmr.exchange import ClientTask, Report, Update
+from fedgmr.exchange import ClientTask, News, Report, Update
 from fedgmr.flower.messages import OBJECTS, SETTINGS, make_array, make_content
 
 _UPDATE = "update"
@@ -40,6 +40,10 @@ class Hello:
     samples: int = 1
     classes: tuple[int, ...] = ()
     layout: str = ""  # checksum of the model's layout
+
+    def news(self, client: int) -> News:
+        """The same for the server, once it is known which client this is."""
+        return News(client=client, samples=self.samples, classes=self.classes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

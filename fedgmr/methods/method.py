@@ -14,7 +14,7 @@ from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import SemiAsynchronous
 from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.restoration import Saturation
-from fedgmr.server.server import ServerRules
+from fedgmr.server.rules import ServerRules
 from fedgmr.server.staleness import Polynomial
 from fedgmr.settings.build import build, imported
 from fedgmr.settings.refusals import SettingError, suggestion

@@ -19,8 +19,8 @@ from fedgmr.federation import federate
 from fedgmr.fleets.network import Link, Network, NetworkSettings, PaperSizes
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.methods.method import Method
+from fedgmr.server import Server, Workload
 from fedgmr.server.aggregation import Merge
-from fedgmr.server.server import Server, Workload
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap
 from fedgmr.submodels.rankings import FullModel, Standing

@@ -1,100 +1,36 @@
-"""The server: its state, merge() and tasks(). Knows no clock but the seconds it is told, and nothing of the fleet.
+"""The server: what it knows, tasks(), merge() and learn(). It knows no fleet, and no clock but the seconds it is told.
 
 One merge is section 3.3: buffer the arrivals, aggregate, and every `interval` ticks check restoration and refresh
-the level map. Composes aggregation, restoration, coordination and a ranking. Read next: `fedgmr/federation.py`, the
-loop around it.
+the level map. Read next: `rules.py`, what a method decides; `state.py`, what a checkpoint stores;
+`fedgmr/federation.py`, the loop around it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fedgmr.exchange import ClientProfile, ClientTask, Diverged, Update
-from fedgmr.server.aggregation import (
-    Aggregation,
-    GradientAverage,
-    MaskAware,
-    Merge,
-    Mixing,
-    ZeroPadded,
-)
-from fedgmr.server.buffer import BufferRule, contribution
-from fedgmr.server.coordination import (
-    Asynchronous,
-    Coordination,
-    Participation,
-    SemiAsynchronous,
-    Synchronous,
-)
-from fedgmr.server.label_aware import LabelAware, Labels
-from fedgmr.server.restoration import Check, FixedTime, Restoration, Saturation, SaturationDetector
-from fedgmr.server.staleness import Constant, Hinge, Polynomial, Staleness
+from fedgmr.exchange import ClientProfile, ClientTask, Diverged, News, Update
+from fedgmr.server.aggregation import Merge
+from fedgmr.server.buffer import contribution
+from fedgmr.server.coordination import Participation
+from fedgmr.server.label_aware import Labels
+from fedgmr.server.restoration import Check, SaturationDetector
+from fedgmr.server.rules import ServerRules, Workload
+from fedgmr.server.state import restore_state, save_state
 from fedgmr.server.sums import Contribution
 from fedgmr.submodels.layout import Layout
-from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
-from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Standing, Taylor, Threshold
-from fedgmr.submodels.widths import RollingWindow, WidthPrefix
+from fedgmr.submodels.levels import LevelMap
+from fedgmr.submodels.rankings import Standing
 
 if TYPE_CHECKING:
     from fedgmr.submodels.channels.plan import ChannelPlan
 
 _UNSETTLED = 256  # losses the server lets a device keep before it looks at them
 Validate = Callable[[Tensor, Tensor], float]  # (flat model, buffers) -> metric, higher is better
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerRules:
-    """What a method decides on the server's side."""
-
-    ladder: Ladder = field(
-        default=(0.05, 0.1, 0.2, 0.5, 1.0),
-        metadata={"help": "the densities a sub-model can have, increasing"},
-    )
-    ranking: Ranking = field(
-        default=FullModel(),
-        metadata={"kinds": (FullModel, Taylor, Magnitude, Random, Threshold, WidthPrefix, RollingWindow)},
-    )
-    aggregation: Aggregation = field(
-        default=MaskAware(), metadata={"kinds": (MaskAware, LabelAware, ZeroPadded, GradientAverage, Mixing)}
-    )
-    coordination: Coordination = field(
-        default=Synchronous(), metadata={"kinds": (Synchronous, SemiAsynchronous, Asynchronous)}
-    )
-    restoration: Restoration | None = field(default=None, metadata={"kinds": (Saturation, FixedTime)})
-    staleness: Staleness = field(default=Polynomial(), metadata={"kinds": (Polynomial, Constant, Hinge)})
-    buffer: BufferRule = BufferRule()
-    weighting: Literal["uniform", "samples"] = field(
-        default="uniform", metadata={"help": "weight of a client: the same for all, or its number of samples"}
-    )
-    interval: int = field(
-        default=25,
-        metadata={"at_least": 1, "help": "k_rest: ticks between restoration checks and level-map refreshes"},
-    )
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ladder", check_ladder(self.ladder))
-
-    def level_of(self, density: float) -> int:
-        """The level of a client's preset density on this method's ladder."""
-        ladder = self.ranking.ladder(self.ladder)
-        if ladder == (1.0,):
-            return 0
-        for level, step in enumerate(ladder):
-            if math.isclose(step, density, rel_tol=1e-9):
-                return level
-        raise ValueError(f"The density {density} is not on the ladder {list(ladder)}: add it to method.ladder.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """What the server tells every client to do; the learning rate by schedule tick."""
-
-    steps: int
-    learning_rate: Callable[[float], float]
 
 
 class Server:
@@ -139,7 +75,7 @@ class Server:
         self.restored: set[int] = set()  # clients that restoration has moved
         self._unsettled: list[tuple[int, int, float | Tensor]] = []  # client, tick and loss of accepted updates
         self.map_version = 0
-        self.levels: LevelMap = rules.ranking.rank(self._standing())
+        self.levels: LevelMap = rules.ranking.rank(self._standing(None))
 
     def tasks(self, free: Sequence[int], now: float) -> list[ClientTask]:
         """A task for each free client that takes part now; the server remembers what it sent."""
@@ -149,21 +85,25 @@ class Server:
         rate = self.workload.learning_rate(self.rules.coordination.schedule_tick(self.tick, now))
         tasks = []
         for client in chosen:
-            task = ClientTask(
-                client=client,
-                version=self.tick,
-                level=self.client_levels[client],
-                levels=self.levels,
-                map_version=self.map_version,
-                model=self.model,
-                buffers=self.buffers,
-                learning_rate=rate,
-                first_batch=self.batches[client],
-            )
+            task = self.task(client, rate)
             self.batches[client] += self.workload.steps
             self.dispatched[client] = task
             tasks.append(task)
         return tasks
+
+    def task(self, client: int, learning_rate: float) -> ClientTask:
+        """The task that a client would get now; the server does not remember it."""
+        return ClientTask(
+            client=client,
+            version=self.tick,
+            level=self.client_levels[client],
+            levels=self.levels,
+            map_version=self.map_version,
+            model=self.model,
+            buffers=self.buffers,
+            learning_rate=learning_rate,
+            first_batch=self.batches[client],
+        )
 
     def merge(self, updates: Sequence[Update], now: float) -> None:
         """One tick: buffer the arrivals, aggregate, and when due restore clients and refresh the level map."""
@@ -209,32 +149,49 @@ class Server:
             if not math.isfinite(next(known) if isinstance(loss, Tensor) else loss):
                 raise Diverged(client, tick)
 
-    def give_up(self, clients: Iterable[int]) -> None:
-        """Tasks that will never come back: each client's next task has the same mini-batches again."""
-        for client in clients:
-            task = self.dispatched.pop(client, None)
-            if task is not None:
-                self.batches[client] = task.first_batch
+    def learn(self, news: Iterable[News]) -> None:
+        """Take in what the fleet tells about its clients."""
+        for item in news:
+            if item.lost:
+                self._forget_task(item.client)
+            if item.samples is not None:
+                self._note_samples(item.client, item.samples, item.classes)
+            if item.level is not None:
+                self._assign(item.client, item.level)
 
-    def meet(self, client: int, *, samples: int, classes: Sequence[int] = ()) -> None:
-        """What a client that joins says of itself; until then it weighs as much as the average."""
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that changes during a run, as tensors and JSON-ready data."""
+        return save_state(self)
+
+    def restore(self, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
+        """Continue from what `state()` of a server with the same recipe has returned."""
+        restore_state(self, tensors, data)
+
+    def density(self, client: int) -> float:
+        """The density of the client's current level."""
+        return self.ladder[self.client_levels[client]]
+
+    def _forget_task(self, client: int) -> None:
+        """The client's next task has the same mini-batches again."""
+        task = self.dispatched.pop(client, None)
+        if task is not None:
+            self.batches[client] = task.first_batch
+
+    def _note_samples(self, client: int, samples: int, classes: Sequence[int]) -> None:
+        """A client that has not joined yet weighs as much as the average."""
         self.profiles[client] = replace(self.profiles[client], samples=samples)
         self.client_weights = _client_weights(self.rules, self.profiles)
         if self.labels is not None:
             self.labels.owned[client] = False
             self.labels.owned[client, list(classes)] = True
 
-    def assign(self, client: int, level: int) -> None:
-        """The level that a client's link allows; what restoration has added is not taken back."""
+    def _assign(self, client: int, level: int) -> None:
+        """What restoration has added is not taken back."""
         if client in self.restored:
             level = max(level, self.client_levels[client])
         if level != self.client_levels[client]:
             self.client_levels[client] = level
             self.detectors.pop(client, None)  # it watched another sub-model
-
-    def density(self, client: int) -> float:
-        """The density of the client's current level."""
-        return self.ladder[self.client_levels[client]]
 
     def _weight(self, c: Contribution) -> float:
         return self.rules.staleness.weight(self.tick - c.version) * self.client_weights[c.client]
@@ -268,7 +225,7 @@ class Server:
                 self.client_levels[client] = level
                 self.restored.add(client)
         if due:
-            self.levels = self.rules.ranking.rank(self._standing(held))
+            self.levels = self.rules.ranking.rank(self._standing(self.levels, held))
             self.map_version += 1
 
     def _metrics(self, wanted: set[int]) -> dict[int, float]:
@@ -283,7 +240,7 @@ class Server:
             metrics[level] = self.validate(model, self.buffers)
         return metrics
 
-    def _standing(self, held: frozenset[int] = frozenset()) -> Standing:
+    def _standing(self, current: LevelMap | None, held: frozenset[int] = frozenset()) -> Standing:
         return Standing(
             layout=self.layout,
             ladder=self.ladder,
@@ -291,7 +248,7 @@ class Server:
             previous=self.previous,
             tick=self.tick,
             seed=self.seed,
-            current=getattr(self, "levels", None),
+            current=current,
             held=held,
             plan=self.plan,
         )

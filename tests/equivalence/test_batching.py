@@ -47,8 +47,8 @@ class Ahead:
         self.waiting, self.done = list[ClientTask](), dict[tuple[int, int], Update]()
         send = run.fleet.dispatch
 
-        def dispatch(tasks: Sequence[ClientTask]) -> None:
-            send(tasks)
+        def dispatch(tasks: Sequence[ClientTask], *, tick: int) -> None:
+            send(tasks, tick=tick)
             self.waiting += tasks
             if at_dispatch:
                 self._train_waiting()

@@ -19,8 +19,8 @@ def _watched(run: Assembly) -> tuple[list[tuple[float, int]], list[int]]:
     crowd: list[int] = []
     send = run.fleet.dispatch
 
-    def dispatch(given: Any) -> None:
-        send(given)
+    def dispatch(given: Any, *, tick: int) -> None:
+        send(given, tick=tick)
         tasks.extend((run.fleet.now, task.client) for task in given)
         crowd.append(run.fleet.in_flight)
         assert run.fleet.in_flight == len(run.server.dispatched)

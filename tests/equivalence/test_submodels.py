@@ -6,7 +6,6 @@ from e2e import tiny
 from equivalence.delivery import Mailroom, submodel
 from equivalence.runs import BRISK, drive, objects, same
 from fedgmr.experiments.assembly import Assembly
-from fedgmr.experiments.checkpoint import restore_server, server_state
 
 
 def test_sum_of_increments_is_the_submodel() -> None:
@@ -74,5 +73,5 @@ def test_ims_delivers_the_same_submodels() -> None:
 def _twin(run: Assembly) -> Assembly:
     """The same server state under the rules without IMS."""
     twin = objects(tiny.normed(), "fedgmr", {**BRISK, "ims": False})
-    restore_server(twin.server, *server_state(run.server))
+    twin.server.restore(*run.server.state())
     return twin

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedgmr.exchange import ClientTask
+from fedgmr.exchange import ClientTask, News
 from fedgmr.experiments.assembly import assemble, make_task, resolve
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.federation import federate
@@ -87,21 +87,21 @@ def test_a_meter_assigns_by_the_sizes_of_the_levels() -> None:
         learning_rate=0.1,
         first_batch=0,
     )
-    assigned: list[tuple[int, int]] = []
     sizes = WireSizes(buffers=0)
     prior = Prior(overhead=0.0, deviation=0.0, jitter=1e-6, noise=0.0)
-    meter = Meter(prior, sizes, period=8.0, assign=lambda *chosen: assigned.append(chosen))
+    meter = Meter(prior, sizes, period=8.0)
     assert meter.expected(7, down=1, up=1) is None
     down, up = sizes.download(levels, [0]), sizes.update(levels, 0)
     assert down == 200_000 + 56
-    meter.observe(task, down=down, up=up, seconds=1.0 + down / MIB + up / MIB / 0.5, training=1.0)
+    news = meter.observe(task, down=down, up=up, seconds=1.0 + down / MIB + up / MIB / 0.5, training=1.0)
     # 50 %: 1 + 1.907 + 3.815 = 6.7 s fits 8 s; 100 %: 12.4 s does not.
     assert meter.times(task) == pytest.approx([1.572, 6.722, 12.444], rel=1e-3)
-    assert assigned == [(7, 1)]
+    assert news == [News(client=7, level=1)]
     assert meter.expected(7, down=0, up=0) == pytest.approx(1.0)
-    again = Meter(prior, sizes, period=8.0)
+    again = Meter(prior, sizes)
     again.restore(meter.state())
     assert again.times(task) == meter.times(task)
+    assert again.observe(task, down=1, up=1, seconds=1.0, training=1.0) == [], "without a period no level is measured"
 
 
 LEVELS = {"high": [4, 3, 0, 0, 0, 0], "low": [4, 4, 3, 2, 1, 0]}  # of their preset densities

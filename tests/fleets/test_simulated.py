@@ -12,8 +12,8 @@ from fedgmr.exchange import ClientProfile, ClientTask, Update
 from fedgmr.federation import federate
 from fedgmr.fleets.network import Link, Network, NetworkSettings, Trip, WireSizes
 from fedgmr.fleets.simulated import Absence, SimulatedFleet
+from fedgmr.server import Server, ServerRules, Workload
 from fedgmr.server.coordination import Asynchronous, Coordination, SemiAsynchronous, Synchronous
-from fedgmr.server.server import Server, ServerRules, Workload
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 
@@ -81,7 +81,7 @@ def clients(updates: Sequence[Update]) -> list[int]:
 
 def test_updates_arrive_in_the_order_of_time() -> None:
     at = fleet(5.0, 1.0, 3.0)
-    at.dispatch([task(0), task(1), task(2)])
+    at.dispatch([task(0), task(1), task(2)], tick=0)
     assert at.free() == []
     assert at.in_flight == 3
     assert clients(at.collect(until=4.0)) == [1, 2]
@@ -95,14 +95,14 @@ def test_updates_arrive_in_the_order_of_time() -> None:
 
 def test_ties_go_by_dispatch_order() -> None:
     at = fleet(2.0, 2.0, 1.0, 2.0)
-    at.dispatch([task(3), task(0)])
-    at.dispatch([task(1)])
+    at.dispatch([task(3), task(0)], tick=0)
+    at.dispatch([task(1)], tick=0)
     assert clients(at.collect(until=2.0)) == [3, 0, 1]
 
 
 def test_collect_stops_at_the_number_of_arrivals() -> None:
     at = fleet(5.0, 1.0, 3.0, 1.0)
-    at.dispatch([task(c) for c in range(4)])
+    at.dispatch([task(c) for c in range(4)], tick=0)
     assert clients(at.collect(until=math.inf, arrivals=1)) == [1]
     assert at.now == 1.0
     assert clients(at.collect(until=math.inf, arrivals=2)) == [3, 2]
@@ -115,7 +115,7 @@ def test_collect_stops_at_the_number_of_arrivals() -> None:
 
 def test_tasks_are_trained_together_when_they_are_collected() -> None:
     at = fleet(1.0, 2.0, 3.0)
-    at.dispatch([task(c) for c in range(3)])
+    at.dispatch([task(c) for c in range(3)], tick=0)
     echo = at.executor
     assert isinstance(echo, Echo)
     assert echo.batches == []
@@ -126,11 +126,11 @@ def test_tasks_are_trained_together_when_they_are_collected() -> None:
 
 def test_bytes_are_counted_down_at_dispatch_and_up_at_arrival() -> None:
     at = fleet(1.0, 5.0)
-    at.dispatch([task(0), task(1)])
+    at.dispatch([task(0), task(1)], tick=0)
     assert (at.bytes_down, at.bytes_up, at.bytes_server) == ([10, 10], [0, 0], 20)
     at.collect(until=2.0)
     assert at.bytes_up == [1, 0]
-    at.dispatch([task(0, 5)])
+    at.dispatch([task(0, 5)], tick=0)
     at.collect(until=9.0)
     assert (at.bytes_down, at.bytes_up, at.bytes_server) == ([20, 10], [2, 1], 30)
 
@@ -138,7 +138,7 @@ def test_bytes_are_counted_down_at_dispatch_and_up_at_arrival() -> None:
 def test_absent_clients_take_no_task_and_finish_what_they_have() -> None:
     at = fleet(4.0, 9.0, absences=[Absence(clients=(0,), start=3.0, end=6.0)])
     assert at.free() == [0, 1]
-    at.dispatch([task(0)])
+    at.dispatch([task(0)], tick=0)
     assert clients(at.collect(until=5.0)) == [0], "it finishes"
     assert at.free() == [1], "and is away"
     at.collect(until=6.0)
@@ -267,19 +267,19 @@ def test_state_is_plain_data_and_restores_the_fleet() -> None:
     def play(at: SimulatedFleet, from_batch: int) -> list[tuple[float, list[int]]]:
         seen = []
         for n in range(from_batch, from_batch + 6):
-            at.dispatch([task(c, n) for c in at.free()])
+            at.dispatch([task(c, n) for c in at.free()], tick=0)
             seen.append((at.now, clients(at.collect(until=1000.0, arrivals=1))))
         return [*seen, (at.now, [*at.bytes_down, *at.bytes_up, at.bytes_server])]
 
     original = make()
     play(original, 0)
-    original.dispatch([task(c, 7) for c in original.free()])
+    original.dispatch([task(c, 7) for c in original.free()], tick=0)
     saved = json.loads(json.dumps(original.state()))
     in_flight = {entry[2]: task(entry[2], 7) for entry in saved["queue"]}
     assert len(in_flight) == original.in_flight >= 2
 
     resumed = make()
-    resumed.restore(saved, in_flight)
+    resumed.restore(saved, in_flight, tick=0)
     assert resumed.state() == original.state()
     assert resumed.in_flight == original.in_flight
     assert resumed.free() == original.free()

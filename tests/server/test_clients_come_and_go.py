@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedgmr.exchange import ClientProfile, ClientTask, Update
+from fedgmr.exchange import ClientProfile, ClientTask, News, Update
 from fedgmr.methods.method import named_method
+from fedgmr.server import Server, Workload
 from fedgmr.server.label_aware import Labels
-from fedgmr.server.server import Server, Workload
 from fedgmr.submodels.layout import Layout
 
 RULES = named_method("fedgmr", {"interval": 1, "restoration": {"patience": 1}, "coordination": {"period": 1.0}})
@@ -41,7 +41,7 @@ def test_a_task_given_up_is_handed_out_again_with_the_same_mini_batches() -> Non
     server = make_server()
     first = server.tasks([0, 1, 2], now=0.0)
     server.merge([update_for(first[1])], now=1.0)
-    server.give_up([0, 1])  # 1 has no task in flight: nothing to give up
+    server.learn([News(client=0, lost=True), News(client=1, lost=True)])  # 1 has no task in flight: nothing to give up
     assert sorted(server.dispatched) == [2]
     again = server.tasks([0, 1], now=1.0)
     assert [(task.client, task.first_batch, task.version) for task in again] == [(0, 0, 1), (1, 5, 1)]
@@ -53,18 +53,18 @@ def test_a_lost_task_does_not_count_as_taking_part() -> None:
     server.participation = replace(server.participation, count=2)
     assert [task.client for task in server.tasks([0, 1], now=0.0)] == [0, 1]
     assert server.tasks([2], now=0.0) == []
-    server.give_up([0])
+    server.learn([News(client=0, lost=True)])
     assert [task.client for task in server.tasks([2], now=0.0)] == [2]
 
 
 def test_clients_weigh_by_what_they_say_and_as_the_average_before() -> None:
     server = make_server(weighting="samples")
     assert server.client_weights == [1.0, 1.0, 1.0]
-    server.meet(0, samples=30)
+    server.learn([News(client=0, samples=30)])
     assert server.client_weights == [1.0, 1.0, 1.0]
-    server.meet(2, samples=10)
+    server.learn([News(client=2, samples=10)])
     assert server.client_weights == [1.5, 1.0, 0.5]
-    server.meet(2, samples=90)
+    server.learn([News(client=2, samples=90)])
     assert server.client_weights == [0.5, 1.0, 1.5]
     assert make_server((30, 0, 10), weighting="samples").client_weights == [1.5, 1.0, 0.5]
     assert make_server((30, 20, 10)).client_weights == [1.0, 1.0, 1.0]
@@ -72,8 +72,8 @@ def test_clients_weigh_by_what_they_say_and_as_the_average_before() -> None:
 
 def test_classes_are_the_ones_said_last() -> None:
     server = make_server()
-    server.meet(1, samples=5, classes=(0, 3))
-    server.meet(1, samples=5, classes=(2,))
+    server.learn([News(client=1, samples=5, classes=(0, 3))])
+    server.learn([News(client=1, samples=5, classes=(2,))])
     assert server.labels is not None
     assert server.labels.owned.tolist() == [[False] * 4, [False, False, True, False], [False] * 4]
 
@@ -81,15 +81,15 @@ def test_classes_are_the_ones_said_last() -> None:
 def test_a_level_from_outside_moves_a_client_both_ways_until_restoration_has_moved_it() -> None:
     server = make_server()
     assert server.client_levels == [1, 1, 1]
-    server.assign(0, 3)
-    server.assign(1, 0)
+    server.learn([News(client=0, level=3)])
+    server.learn([News(client=1, level=0)])
     assert server.client_levels == [3, 0, 1]
     for now in (1.0, 2.0):  # a constant metric saturates at the second check
         server.merge([], now=now)
     assert server.client_levels == [4, 1, 2]
     assert server.restored == {0, 1, 2}
-    server.assign(0, 2)
-    server.assign(1, 3)
+    server.learn([News(client=0, level=2)])
+    server.learn([News(client=1, level=3)])
     assert server.client_levels == [4, 3, 2]
 
 
@@ -97,7 +97,7 @@ def test_a_level_from_outside_moves_a_client_both_ways_until_restoration_has_mov
 def test_a_new_level_is_watched_afresh(level: int) -> None:
     server = make_server()
     server.merge([], now=1.0)
-    server.assign(0, level)
+    server.learn([News(client=0, level=level)])
     server.merge([], now=2.0)
     # Client 0 moves only if it stayed on the level that was checked before.
     assert server.client_levels == [2, 2, 2]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.exchange import ClientProfile, ClientTask, Diverged, Report, Update
+from fedgmr.server import Server, ServerRules, Workload
 from fedgmr.server.aggregation import GradientAverage, Mixing, ZeroPadded
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous, Participation
 from fedgmr.server.restoration import Check, FixedTime, Saturation
-from fedgmr.server.server import Server, ServerRules, Workload
 from fedgmr.server.staleness import Constant, Polynomial
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap

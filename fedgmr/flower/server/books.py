@@ -12,13 +12,13 @@ from fedgmr.flower.server.packing import Parcel, shared_size
 class Books:
     """Counts from the beginning of the run, and writes what happens."""
 
-    def __init__(self, clients: int, journal: Journal, tick: Callable[[], int], now: Callable[[], float]) -> None:
-        """`tick` and `now` are the run's."""
-        self.journal, self.tick, self.now = journal, tick, now
+    def __init__(self, clients: int, journal: Journal, now: Callable[[], float]) -> None:
+        """`now` tells the run's seconds."""
+        self.journal, self.now = journal, now
         self.down, self.up, self.server = [0] * clients, [0] * clients, 0
         self.refused: Counter[str] = Counter()
         self._accepted: list[tuple[Flight, dict[str, Any]]] = []  # since the last merge
-        self._told = -1
+        self._tick = -1
 
     def packed(self, parcels: Sequence[Parcel]) -> None:
         """Parcels leave."""
@@ -35,14 +35,14 @@ class Books:
         self.refused[reason] += 1
         self.tell("refused" if refused else "lost", flight, reason=reason)
 
-    def merge(self, late: float) -> None:
-        """Updates count as accepted only now that they have been merged."""
+    def merge(self, tick: int, *, late: float) -> None:
+        """Note that `tick` merges are done: only now do updates count as accepted."""
         for flight, fields in self._accepted:
-            self.tell("accepted", flight, tick=self.tick(), **fields)
+            self.tell("accepted", flight, tick=tick, **fields)
         self._accepted.clear()
-        if self.tick() != self._told:
-            self._told = self.tick()
-            self.journal.write("tick", tick=self._told, seconds=round(self.now(), 3), late=round(late, 3))
+        if tick != self._tick:
+            self._tick = tick
+            self.journal.write("tick", tick=tick, seconds=round(self.now(), 3), late=round(late, 3))
 
     def close(self) -> None:
         """What arrived after the last merge is not used."""
@@ -66,12 +66,12 @@ class Books:
             "journal": self.journal.lines,
         }
 
-    def restore(self, state: Mapping[str, Any], lost: Sequence[int]) -> None:
-        """Take up the state saved by `state()`; the tasks of the clients `lost` were in flight then."""
+    def restore(self, state: Mapping[str, Any], lost: Sequence[int], tick: int) -> None:
+        """Continue from what `state()` has returned; the tasks of the clients `lost` were in flight then."""
         self.down, self.up, self.server = list(state["bytes_down"]), list(state["bytes_up"]), state["bytes_server"]
         self.refused = Counter(state["refused"])
         if lost:
             self.refused["interrupted"] += len(lost)
         self.journal.cut_back(state["journal"])
-        self._told = self.tick()
-        self.journal.write("resumed", seconds=self.now(), tick=self.tick(), lost=list(lost))
+        self._tick = tick
+        self.journal.write("resumed", seconds=self.now(), tick=tick, lost=list(lost))

@@ -7,17 +7,17 @@ lost), `courier.py` (threads).
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from flwr.app import Message, RecordDict
 
 from fedgmr import wire
-from fedgmr.exchange import ClientTask, Update
+from fedgmr.exchange import ClientTask, News, Update
 from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.measurement import Meter, Prior
-from fedgmr.flower.answers import Failed, Hello, Result, read_result
+from fedgmr.flower.answers import Failed, Result, read_result
 from fedgmr.flower.messages import TRAIN, task_contents
 from fedgmr.flower.server.books import Books
 from fedgmr.flower.server.clock import Clock
@@ -48,8 +48,6 @@ class FlowerFleet:
         terms: Terms,
         settings: DeploymentSettings,
         meter: Meter,
-        meet: Callable[[int, Hello], None],
-        tick: Callable[[], int],
         journal: Journal | None = None,
         probe: int = 0,
     ) -> None:
@@ -62,13 +60,11 @@ class FlowerFleet:
             terms: what both sides agree on.
             settings: the recipe's section.
             meter: learns what tasks take.
-            meet: is told what a client that joins says of itself.
-            tick: the server's tick, for the journal.
             journal: events for later.
             probe: bytes of the probe of a new client's link; 0: none.
         """
         self.clients, self.terms, self.settings, self.meter, self.time = clients, terms, settings, meter, clock
-        self.books = Books(clients, journal or Journal(), tick, lambda: self.now)
+        self.books = Books(clients, journal or Journal(), lambda: self.now)
         self._inbox = clock.mailbox()
         self.courier = Courier(grid, clock, self._inbox, look=LOOK)
         self.roster = Roster(clients=clients, claims=settings.identity == "claimed")
@@ -80,11 +76,10 @@ class FlowerFleet:
             terms=terms,
             meter=meter,
             journal=self.books.journal,
-            meet=meet,
             patience=settings.first_task,
             probe=probe,
         )
-        self._lost: list[int] = []
+        self._news: list[News] = []
         self._resumed = False
         self._known: dict[int, tuple[int, int]] = {}  # by client: version and highest level of the map it holds
         self._past, self._began = 0.0, float("inf")  # seconds before the clock was started; when that was
@@ -143,14 +138,14 @@ class FlowerFleet:
         busy = self.flights.busy()
         return [client for client in range(self.clients) if client not in busy and self.reception.ready(client)]
 
-    def lost(self) -> list[int]:
-        """Clients whose task will never come back, each told once."""
-        lost, self._lost = self._lost, []
-        return lost
+    def news(self) -> list[News]:
+        """Clients that have joined, tasks that are lost and levels that were measured since the last call."""
+        news, self._news = self._news, []
+        return news
 
-    def dispatch(self, tasks: Sequence[ClientTask]) -> None:
+    def dispatch(self, tasks: Sequence[ClientTask], *, tick: int) -> None:
         """Send the tasks in one go."""
-        self.books.merge(self._late)
+        self.books.merge(tick, late=self._late)
         parcels = self._packed(tasks, self._known)
         letters = []
         for parcel, content in zip(parcels, task_contents(parcels, self.terms.checksum), strict=True):
@@ -189,28 +184,28 @@ class FlowerFleet:
             **self.books.state(),
         }
 
-    def restore(self, state: Mapping[str, Any], tasks: Mapping[int, ClientTask]) -> None:
-        """Take up the state saved by `state()`; the tasks in flight then are lost."""
+    def restore(self, state: Mapping[str, Any], tasks: Mapping[int, ClientTask], *, tick: int) -> None:
+        """Continue from what `state()` has returned; the tasks in flight then are lost."""
         if "seats" not in state:
             raise ValueError("This is a simulation, not a deployed run: go on with `fedgmr resume RUN`.")
-        self._past, self._resumed, self._lost = state["now"], True, sorted(tasks)
+        self._past, self._resumed = state["now"], True
         self.roster.restore(state["seats"])
-        for client, seat in self.roster.seats.items():
-            self.reception.meet(client, seat.hello)
+        self._news = [News(client=client, lost=True) for client in sorted(tasks)]
+        self._news += [seat.hello.news(client) for client, seat in self.roster.seats.items()]
         self.meter.restore(state["meter"])
-        self.books.restore(state, self._lost)
+        self.books.restore(state, sorted(tasks), tick)
 
     def _take(self, event: Any) -> Update | None:
         """Deal with one event; an accepted update is handed on."""
         if isinstance(event, Online):
-            self.reception.look(event.nodes)
+            self._news += self.reception.look(event.nodes)
             for flight, reason in self.flights.lost(event.nodes, self.time.now()):
                 self._end(flight, reason)
         elif isinstance(event, Answer):
             if isinstance(event.key, Flight):
                 return self._settle(event.key, event)
             assert isinstance(event.key, Greeting)
-            self.reception.answer(event)
+            self._news += self.reception.answer(event)
         elif isinstance(event, Exception):
             raise event
         return None
@@ -238,7 +233,7 @@ class FlowerFleet:
         self.flights.end(flight)
         self._known[task.client] = (task.map_version, task.level)
         took, training = answer.at - flight.sent, result.seconds.get("train", 0.0)
-        self.meter.observe(task, down=flight.down, up=answer.size, seconds=took, training=training)
+        self._news += self.meter.observe(task, down=flight.down, up=answer.size, seconds=took, training=training)
         self.books.accept(flight, bytes=answer.size, took=round(took, 3), client_seconds=dict(result.seconds))
         return result.update
 
@@ -246,7 +241,7 @@ class FlowerFleet:
         """A task without an update: the client is free again, and nobody knows which map it holds."""
         self.flights.end(flight, reason)
         client = flight.task.client
-        self._lost.append(client)
+        self._news.append(News(client=client, lost=True))
         self._known.pop(client, None)
         self.books.end(flight, reason, refused=refused)
         _log.warning("Client %d: its task of tick %d came to nothing: %s.", client, flight.task.version, text or reason)

@@ -4,11 +4,11 @@ A node that cannot take part (no data, another model) is told in the log once an
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flwr.app import Message, RecordDict
 
+from fedgmr.exchange import News
 from fedgmr.fleets.measurement import Meter
 from fedgmr.flower.answers import Failed, Hello, read_hello, read_probe
 from fedgmr.flower.messages import HELLO, PROBE, hello_content, probe_content
@@ -47,40 +47,41 @@ class Reception:
     terms: Terms
     meter: Meter
     journal: Journal
-    meet: Callable[[int, Hello], None]
     patience: float  # seconds a hello may take
     probe: int = 0  # bytes of a probe; 0: links are not probed
     _again: dict[Start, float] = field(default_factory=dict)  # when to ask next
     _waiting: dict[Start, tuple[Hello, float]] = field(default_factory=dict)  # said hello, has no number
     _probed: set[int] = field(default_factory=set)
 
-    def look(self, online: dict[int, str]) -> None:
-        """Note who is online; ask those who are new."""
+    def look(self, online: dict[int, str]) -> list[News]:
+        """Note who is online; ask those who are new. Returns who has joined."""
         self.roster.online = online
-        now = self.clock.now()
+        now, news = self.clock.now(), []
         for start in self.roster.strangers().items():
             if start in self._waiting:
-                self._admit(start, *self._waiting[start])
+                news += self._admit(start, *self._waiting[start])
             elif now >= self._again.get(start, now):
                 self._again[start] = float("inf")
                 self._greet(start)
         self._waiting = {s: v for s, v in self._waiting.items() if online.get(s[0]) == s[1]}
+        return news
 
     def ready(self, client: int) -> bool:
         """Whether the client can take a task."""
         return self.roster.present(client) and (not self.probe or client in self._probed)
 
-    def answer(self, answer: Answer) -> None:
-        """A hello or a probe was answered."""
+    def answer(self, answer: Answer) -> list[News]:
+        """Take in the answer to a hello or a probe. Returns who has joined."""
         key, outcome = answer.key, answer.outcome
         if key.probed >= 0:
             if not isinstance(outcome, Exception):
                 self.meter.probe(key.probed, down=self.probe, up=0, seconds=answer.at - key.sent)
             self._probed.add(key.probed)  # one that failed is made up for by the first tasks
         elif isinstance(outcome, Hello) and self._fits(outcome):
-            self._admit(key.start, outcome, answer.at, seconds=answer.at - key.sent)
+            return self._admit(key.start, outcome, answer.at, seconds=answer.at - key.sent)
         else:
             self._turn_away(key.start, outcome)
+        return []
 
     def _fits(self, hello: Hello) -> bool:
         return hello.layout == self.terms.layout and all(c < self.terms.classes for c in hello.classes)
@@ -89,24 +90,24 @@ class Reception:
         content = hello_content(self.terms.recipe, self.terms.checksum, classes=self.terms.classes > 0)
         self._send(start, HELLO, content, Greeting(start=start, sent=self.clock.now()))
 
-    def _admit(self, start: Start, hello: Hello, since: float, *, seconds: float | None = None) -> None:
+    def _admit(self, start: Start, hello: Hello, since: float, *, seconds: float | None = None) -> list[News]:
         patient = self.clock.now() - since < _CLAIM
         client = self.roster.admit(*start, hello, patient=patient)
         if client is None:
             if start not in self._waiting:
                 _log.warning("Node %d waits: every client number is taken (fleet.clients).", start[0])
             self._waiting[start] = (hello, since)
-            return
+            return []
         self._waiting.pop(start, None)
         _log.info("Node %d is client %d with %d samples.", start[0], client, hello.samples)
         self.journal.write("joined", client=client, node=str(start[0]), samples=hello.samples)
-        self.meet(client, hello)
         if seconds is not None:
             self.meter.probe(client, down=len(self.terms.recipe), up=0, seconds=seconds)
         if self.probe and client not in self._probed:
             data = generator(0, "probe").bytes
             key = Greeting(start=start, sent=self.clock.now(), probed=client)
             self._send(start, PROBE, probe_content(self.probe, data), key)
+        return [hello.news(client)]
 
     def _turn_away(self, start: Start, outcome: object) -> None:
         if isinstance(outcome, Hello):

@@ -35,7 +35,6 @@ from fedgmr.experiments.run import Result, go_on, start
 from fedgmr.experiments.rundir import locked, open_run
 from fedgmr.fleets.measurement import Meter
 from fedgmr.fleets.network import WireSizes
-from fedgmr.flower.answers import Hello
 from fedgmr.flower.server.clock import Clock, WallClock
 from fedgmr.flower.server.courier import Grid as UsedGrid
 from fedgmr.flower.server.fleet import OVERHEAD, FlowerFleet
@@ -117,23 +116,13 @@ def assemble_deployed(
         classes=0 if server.labels is None else server.labels.owned.shape[1],
     )
 
-    def meet(client: int, hello: Hello) -> None:
-        server.meet(client, samples=hello.samples, classes=hello.classes)
-
     fleet = FlowerFleet(
         grid,
         clock,
         clients=len(links),
         terms=terms,
         settings=recipe.deployment,
-        meter=Meter(
-            OVERHEAD,
-            sizes,
-            period=round_period(recipe, layout),
-            assign=server.assign if recipe.fleet.measured else None,
-        ),
-        meet=meet,
-        tick=lambda: server.tick,
+        meter=Meter(OVERHEAD, sizes, period=round_period(recipe, layout) if recipe.fleet.measured else None),
         journal=Journal(directory),
         probe=sizes.values(server.levels, 0, 0) if recipe.fleet.measured else 0,
     )

@@ -1,0 +1,71 @@
+"""The rules that a method sets on the server's side, and the work that the server gives to clients.
+
+Every rule is a small value of its own file: ranking (`submodels`), aggregation, coordination, restoration, staleness,
+buffer. Read next: `server.py`, which composes them.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fedgmr.server.aggregation import Aggregation, GradientAverage, MaskAware, Mixing, ZeroPadded
+from fedgmr.server.buffer import BufferRule
+from fedgmr.server.coordination import Asynchronous, Coordination, SemiAsynchronous, Synchronous
+from fedgmr.server.label_aware import LabelAware
+from fedgmr.server.restoration import FixedTime, Restoration, Saturation
+from fedgmr.server.staleness import Constant, Hinge, Polynomial, Staleness
+from fedgmr.submodels.levels import Ladder, check_ladder
+from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Taylor, Threshold
+from fedgmr.submodels.widths import RollingWindow, WidthPrefix
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRules:
+    """What a method decides on the server's side."""
+
+    ladder: Ladder = field(
+        default=(0.05, 0.1, 0.2, 0.5, 1.0),
+        metadata={"help": "the densities a sub-model can have, increasing"},
+    )
+    ranking: Ranking = field(
+        default=FullModel(),
+        metadata={"kinds": (FullModel, Taylor, Magnitude, Random, Threshold, WidthPrefix, RollingWindow)},
+    )
+    aggregation: Aggregation = field(
+        default=MaskAware(), metadata={"kinds": (MaskAware, LabelAware, ZeroPadded, GradientAverage, Mixing)}
+    )
+    coordination: Coordination = field(
+        default=Synchronous(), metadata={"kinds": (Synchronous, SemiAsynchronous, Asynchronous)}
+    )
+    restoration: Restoration | None = field(default=None, metadata={"kinds": (Saturation, FixedTime)})
+    staleness: Staleness = field(default=Polynomial(), metadata={"kinds": (Polynomial, Constant, Hinge)})
+    buffer: BufferRule = BufferRule()
+    weighting: Literal["uniform", "samples"] = field(
+        default="uniform", metadata={"help": "weight of a client: the same for all, or its number of samples"}
+    )
+    interval: int = field(
+        default=25,
+        metadata={"at_least": 1, "help": "k_rest: ticks between restoration checks and level-map refreshes"},
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ladder", check_ladder(self.ladder))
+
+    def level_of(self, density: float) -> int:
+        """The level of a client's preset density on this method's ladder."""
+        ladder = self.ranking.ladder(self.ladder)
+        if ladder == (1.0,):
+            return 0
+        for level, step in enumerate(ladder):
+            if math.isclose(step, density, rel_tol=1e-9):
+                return level
+        raise ValueError(f"The density {density} is not on the ladder {list(ladder)}: add it to method.ladder.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What the server tells every client to do; the learning rate by schedule tick."""
+
+    steps: int
+    learning_rate: Callable[[float], float]

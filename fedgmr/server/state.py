@@ -1,0 +1,114 @@
+"""The server's memory in a checkpoint: tensors and JSON-ready data, and back, bit for bit.
+
+A tensor that is known under several names, such as the current model, which is also the model of the tasks just
+dispatched, is stored once. Rules, layout and profiles come from the recipe. Read next: `server.py`, whose `state` and
+`restore` these are; `fedgmr/experiments/checkpoint.py`, the file.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fedgmr.exchange import ClientTask
+from fedgmr.server.restoration import SaturationDetector
+from fedgmr.server.sums import Contribution
+from fedgmr.submodels.levels import LevelMap
+
+if TYPE_CHECKING:
+    from fedgmr.server.server import Server
+
+
+def save_state(server: "Server") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors by name, each distinct one once, and all the rest."""
+    tensors = {"model": server.model, "buffers": server.buffers}
+    if server.previous is not None:
+        tensors["previous"] = server.previous
+    maps = {server.map_version: server.levels}
+    for task in server.dispatched.values():
+        tensors[f"models.{task.version}"], tensors[f"buffers.{task.version}"] = task.model, task.buffers
+        maps[task.map_version] = task.levels
+    for c in server.buffer.values():
+        tensors[f"held.{c.client}"], tensors[f"held_buffers.{c.client}"] = c.values, c.buffers
+        if c.levels is not None:
+            maps[c.map_version] = c.levels
+    tensors |= {f"levels.{version}": levels.levels for version, levels in maps.items()}
+    names: dict[int, str] = {}  # by tensor: the first name it has
+    same = {name: names.setdefault(id(tensor), name) for name, tensor in tensors.items()}
+    data = {
+        "tick": server.tick,
+        "map_version": server.map_version,
+        "maps": [[version, list(levels.ladder), levels.implied] for version, levels in sorted(maps.items())],
+        "client_levels": server.client_levels,
+        "detectors": [
+            [i, d.best if d.best > -math.inf else None, d.waited] for i, d in sorted(server.detectors.items())
+        ],
+        "held": [[c.client, c.version, c.level, c.map_version] for c in server.buffer.values()],
+        "natural": [c.client for c in server.buffer.values() if c.levels is None],
+        "dispatched": [
+            [t.client, t.version, t.level, t.map_version, t.learning_rate, t.first_batch]
+            for t in server.dispatched.values()
+        ],
+        "batches": server.batches,
+        "updates": server.updates,
+        "staleness": server.staleness,
+        "reports": [[level, total, n] for level, (total, n) in sorted(server.reports.items())],
+        "restored": sorted(server.restored),
+        "same": {name: first for name, first in same.items() if name != first},
+    }
+    return {name: tensor for name, tensor in tensors.items() if same[name] == name}, data
+
+
+def restore_state(server: "Server", tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
+    """Continue from a saved state in a server made from the same recipe."""
+    device = server.model.device
+    on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
+    on_device |= {name: on_device[first] for name, first in data.get("same", {}).items()}
+    maps = {
+        version: LevelMap(on_device[f"levels.{version}"], tuple(ladder), implied=implied)
+        for version, ladder, implied in data["maps"]
+    }
+    server.tick, server.map_version = data["tick"], data["map_version"]
+    server.model, server.buffers = on_device["model"], on_device["buffers"]
+    server.previous = on_device.get("previous")
+    server.levels = maps[server.map_version]
+    server.client_levels = list(data["client_levels"])
+    server.batches, server.updates = list(data["batches"]), list(data["updates"])
+    server.staleness = list(data["staleness"])
+    server.reports = {level: (total, n) for level, total, n in data["reports"]}
+    server.restored = set(data.get("restored", ()))
+    server.detectors = {client: _detector(server, best, waited) for client, best, waited in data["detectors"]}
+    natural = set(data.get("natural", ()))
+    server.buffer = {
+        client: Contribution(
+            client=client,
+            version=version,
+            level=level,
+            levels=None if client in natural else maps[map_version],
+            map_version=map_version,
+            values=on_device[f"held.{client}"],
+            buffers=on_device[f"held_buffers.{client}"],
+        )
+        for client, version, level, map_version in data["held"]
+    }
+    server.dispatched = {
+        client: ClientTask(
+            client=client,
+            version=version,
+            level=level,
+            levels=maps[map_version],
+            map_version=map_version,
+            model=on_device[f"models.{version}"],
+            buffers=on_device[f"buffers.{version}"],
+            learning_rate=rate,
+            first_batch=first_batch,
+        )
+        for client, version, level, map_version, rate, first_batch in data["dispatched"]
+    }
+
+
+def _detector(server: "Server", best: float | None, waited: int) -> SaturationDetector:
+    detector = SaturationDetector(server.rules.restoration.patience)  # type: ignore[union-attr]
+    detector.best, detector.waited = -math.inf if best is None else best, waited
+    return detector

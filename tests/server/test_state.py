@@ -1,0 +1,54 @@
+"""The server's memory for a checkpoint: every distinct tensor once, and files written before that was so."""
+
+import json
+from itertools import combinations
+
+from e2e import tiny
+from equivalence.runs import BRISK, drive, objects, same
+
+from fedgmr.experiments.assembly import Assembly
+
+MODELS = ("model", "previous", "models.")
+TICKS = 15
+
+
+def some_run() -> Assembly:
+    """Stale tasks of several versions and level maps are in flight, and clients are buffered."""
+    run = objects(tiny.normed(), "fedgmr", BRISK)
+    drive(run, ticks=TICKS)
+    return run
+
+
+def test_every_tensor_is_stored_once() -> None:
+    server = some_run().server
+    tensors, data = server.state()
+    assert {task.version for task in server.dispatched.values()} == {TICKS - 1, TICKS}
+    assert {task.map_version for task in server.dispatched.values()} == {server.map_version - 1, server.map_version}
+    assert data["same"][f"models.{server.tick}"] == "model"
+    models = [tensor for name, tensor in tensors.items() if name.startswith(MODELS)]
+    assert len(models) == 2, "the current model, and the one before, from which a task in flight was cut"
+    assert not any(same(one, other) for one, other in combinations(models, 2))
+
+
+def test_a_restored_server_has_the_same_state() -> None:
+    run, twin = some_run(), objects(tiny.normed(), "fedgmr", BRISK)
+    tensors, data = run.server.state()
+    twin.server.restore(tensors, json.loads(json.dumps(data)))
+    again, more = twin.server.state()
+    assert json.dumps(more) == json.dumps(data)
+    assert list(again) == list(tensors)
+    assert all(same(again[name], tensor) for name, tensor in tensors.items())
+    assert {task.model is twin.server.model for task in twin.server.dispatched.values() if task.version == TICKS} == {
+        True
+    }
+
+
+def test_older_files_that_store_a_tensor_under_each_name_are_read() -> None:
+    run, twin = some_run(), objects(tiny.normed(), "fedgmr", BRISK)
+    tensors, data = run.server.state()
+    older = tensors | {name: tensors[first].clone() for name, first in data.pop("same").items()}
+    twin.server.restore(older, data)
+    for client, task in run.server.dispatched.items():
+        assert same(twin.server.dispatched[client].model, task.model)
+        assert same(twin.server.dispatched[client].buffers, task.buffers)
+    assert same(twin.server.model, run.server.model)
