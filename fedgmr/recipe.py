@@ -26,7 +26,7 @@ from fedgmr.training.optimizers import SGD
 from fedgmr.training.settings import TrainingSettings
 
 SCHEMA_VERSION = 1
-_SHORTHANDS = {"method": "name", "task": "name", "fleet": "name"}
+_NAMED = ("method", "task", "fleet")  # sections for which a recipe may give the name alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +126,8 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
     data = dict(data)
     if method is not None:
         data["method"] = method
-    data = apply_overrides(data, overrides, short=_SHORTHANDS)
-    for key in _SHORTHANDS:
+    data = apply_overrides(data, overrides, named=_NAMED)
+    for key in _NAMED:
         if isinstance(data.get(key), str):
             data[key] = {"name": data[key]}
     tuned = data.pop("methods", {})
@@ -183,7 +183,7 @@ def recipe_schema() -> dict[str, Any]:
     whole = schema(Recipe)
     properties = whole["properties"]
     method = properties["method"]
-    for key in _SHORTHANDS:
+    for key in _NAMED:
         properties[key] = {"anyOf": [{"type": "string", "description": "a name"}, properties[key]]}
     properties["methods"] = {
         "type": "object",

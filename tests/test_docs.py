@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import MISSING
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 from packaging.requirements import Requirement
@@ -18,7 +18,8 @@ from packaging.requirements import Requirement
 import fedgmr
 from fedgmr.cli.main import make_parser
 from fedgmr.recipe import Recipe, load_recipe, recipe_from
-from fedgmr.settings.schema import Key, inner_slot, is_list, keys_of, kind_name, plain
+from fedgmr.settings.schema import plain
+from fedgmr.settings.slots import Slot, keys_of, kind_of
 from fedgmr.settings.text import read_mapping
 
 ROOT = Path(__file__).parents[1]
@@ -171,22 +172,22 @@ def _commands(text: str) -> Iterator[str]:
 
 def _keys(kind: type[Any], prefix: str) -> Iterator[tuple[str, str]]:
     """(dotted key, default) of every setting; N stands for a place in a list."""
-    for key in keys_of(kind):
-        path = f"{prefix}{key.name}"
-        entries = [inner_slot(member, key.slot.metadata) for member in key.slot.simple if is_list(member)]
-        if key.slot.component or not key.slot.kinds:
-            yield path, _default(key)
-        for slot, inside in [(key.slot, f"{path}."), *((entry, f"{path}.N.") for entry in entries)]:
-            for inner in slot.kinds:
+    for name, slot in keys_of(kind).items():
+        path = f"{prefix}{name}"
+        entries = [slot.inside(member) for member in slot.simple if get_origin(member) is tuple]
+        if slot.component or not slot.kinds:
+            yield path, _default(slot)
+        for place, inside in [(slot, f"{path}."), *((entry, f"{path}.N.") for entry in entries)]:
+            for inner in place.kinds:
                 yield from _keys(inner, inside)
 
 
-def _default(key: Key) -> str:
-    if key.default is MISSING:
+def _default(slot: Slot) -> str:
+    if slot.default is MISSING:
         return "required"
-    if key.slot.component:
-        return "none" if key.default is None else str(kind_name(type(key.default)))
-    data = plain(key.default)
+    if slot.component:
+        return "none" if slot.default is None else str(kind_of(type(slot.default)))
+    data = plain(slot.default)
     return data if isinstance(data, str) and data else json.dumps(data)
 
 

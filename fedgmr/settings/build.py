@@ -1,40 +1,17 @@
-"""Settings from plain data to frozen dataclasses, strictly: what is not understood is an error.
+"""Settings from plain data to frozen dataclasses, strictly: whatever is not understood is an error.
 
-``build`` makes plain data a dataclass; ``plain`` (in ``settings_schema.py``, with the reading of annotations) leads
-back. The data comes from and goes to files by ``settings_text.py``. Every refusal is one sentence with the key, the
-value and the fix, in the words of ``settings_refusals.py``. Nothing here knows what the settings are about.
+Every refusal is one sentence with the key, the value and the fix. The data comes from files by ``text.py``; ``plain``
+in ``schema.py`` leads back. Nothing here knows what the settings are about. Read next: ``slots.py``.
 """
 
 import importlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING
-from typing import Any, TypeVar, get_args
+from dataclasses import MISSING, is_dataclass
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from fedgmr.settings.refusals import (
-    SettingError,
-    join_path,
-    list_index,
-    nearest_word,
-    say_in_one_line,
-    show_value,
-    suggestion,
-)
-from fedgmr.settings.schema import (
-    Slot,
-    choices,
-    import_path,
-    inner_slot,
-    is_list,
-    is_literal,
-    is_mapping,
-    is_value,
-    is_value_class,
-    keys_of,
-    kind_name,
-    wanted,
-    within_bounds,
-)
+from fedgmr.settings.refusals import Place, SettingError, say_in_one_line, show_value, suggestion
+from fedgmr.settings.slots import BOUNDS, Slot, import_path, is_value, keys_of, kind_of
 
 T = TypeVar("T")
 
@@ -42,38 +19,37 @@ _MISMATCH = object()
 
 
 def build(kind: type[T], data: Mapping[str, Any] | T, *, path: str = "", base: T | None = None) -> T:
-    """Makes a dataclass from plain data.
+    """Make a dataclass from plain data.
 
     Args:
-        kind: The dataclass to make, frozen and keyword-only.
-        data: A mapping of its keys, or an instance, which is taken as it is.
-        path: The dotted path of this data in the whole settings, for messages.
-        base: An instance whose values stand in for the keys that data leaves out, at every depth.
-
-    Returns:
-        The instance.
+        kind: the dataclass to make, frozen and keyword-only.
+        data: a mapping of its keys, or an instance, which is taken as it is.
+        path: the dotted path of this data in the whole settings, for messages.
+        base: an instance whose values stand in for the keys that data leaves out, at every depth.
 
     Raises:
-        SettingError: A key is unknown or missing, or a value does not fit.
+        SettingError: a key is unknown or missing, or a value does not fit.
     """
+    here = Place(path)
     if isinstance(data, kind):
         return data
     if not isinstance(data, Mapping):
-        wish = wanted(Slot(simple=(), kinds=(kind,)))
-        raise SettingError(f"{path or 'The top level'} is {show_value(data)}: give {wish}.")
+        raise here.refusal(data, Slot(simple=(), kinds=(kind,)).wanted())
+    data = _without_own_kind(kind, data, here)
     keys = keys_of(kind)
-    data = _without_own_kind(kind, data, path)
-    _refuse_unknown(data, [key.name for key in keys], path)
+    for name in data:
+        if name not in keys:
+            fix = suggestion(str(name), list(keys), here.below(""))
+            raise SettingError(f"{here.below(name)} is not a known key: {fix}")
     values = {}
-    for key in keys:
-        here = join_path(path, key.name)
-        fallback = key.default if base is None else getattr(base, key.name)
-        if key.name in data:
-            values[key.name] = _convert(key.slot, data[key.name], here, fallback)
+    for name, slot in keys.items():
+        fallback = slot.default if base is None else getattr(base, name)
+        if name in data:
+            values[name] = _convert(slot, data[name], here.below(name), fallback)
         elif fallback is not MISSING:
-            values[key.name] = fallback
+            values[name] = fallback
         else:
-            raise SettingError(f"{here} is missing: give {wanted(key.slot)}.")
+            raise SettingError(f"{here.below(name)} is missing: give {slot.wanted()}.")
     try:
         return kind(**values)
     except SettingError:
@@ -82,91 +58,15 @@ def build(kind: type[T], data: Mapping[str, Any] | T, *, path: str = "", base: T
         raise SettingError(f"{path}: {say_in_one_line(error)}" if path else say_in_one_line(error)) from error
 
 
-def _without_own_kind(kind: type[Any], data: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """Drops the kind that ``plain`` wrote, once it is known to mean this very class."""
-    name = kind_name(kind)
-    if name is None or "kind" not in data:
-        return data
-    if data["kind"] not in (name, import_path(kind)):
-        here = join_path(path, "kind")
-        raise SettingError(f"{here} is {show_value(data['kind'])}: give {name}, the only kind here.")
-    return {key: value for key, value in data.items() if key != "kind"}
-
-
-def _refuse_unknown(data: Mapping[Any, Any], known: Sequence[str], path: str) -> None:
-    for name in data:
-        if name not in known:
-            fix = suggestion(str(name), known, join_path(path, ""))
-            raise SettingError(f"{join_path(path, name)} is not a known key: {fix}")
-
-
-def _convert(slot: Slot, value: Any, path: str, base: Any) -> Any:
-    if value is None and slot.optional:
-        return None
-    if slot.kinds:
-        names_kind = isinstance(value, str) and slot.component and (value in choices(slot) or ":" in value)
-        if names_kind or isinstance(value, Mapping) or is_value(value):
-            return _convert_dataclass(slot, value, path, base if is_value(base) else None)
-    # int | float must keep 3 whole and 3.0 a float, so the member of the very same type comes first.
-    for member in sorted(slot.simple, key=lambda member: type(value) is not member):
-        converted = _convert_simple(member, value, slot.metadata, path, base)
-        if converted is not _MISMATCH:
-            return converted
-    raise _refusal(slot, value, path)
-
-
-def _convert_dataclass(slot: Slot, value: Any, path: str, base: Any) -> Any:
-    if is_value(value):
-        # A component admits a user's class by import path, hence also an instance of one.
-        if slot.component or isinstance(value, slot.kinds):
-            return value
-        raise _refusal(slot, value, path)
-    if isinstance(value, str):
-        cls = _class_of_kind(slot, value, path, base)
-        return None if cls is None else build(cls, {}, path=path)
-    if slot.component and "kind" in value:
-        cls = _class_of_kind(slot, value["kind"], join_path(path, "kind"), base)
-        fields = {key: entry for key, entry in value.items() if key != "kind"}
-        if cls is None:
-            if not fields:
-                return None
-            here = join_path(path, next(iter(fields)))
-            raise SettingError(f"{here} cannot be set because {path} is none: give {wanted(slot)}.")
-        return build(cls, fields, path=path, base=base if type(base) is cls else None)
-    if base is not None:
-        return build(type(base), value, path=path, base=base)
-    if len(slot.kinds) > 1:
-        raise SettingError(f"{join_path(path, 'kind')} is missing: give {wanted(slot)}.")
-    return build(slot.kinds[0], value, path=path)
-
-
-def _class_of_kind(slot: Slot, name: Any, path: str, base: Any) -> type[Any] | None:
-    """The class that a kind names, or None where the component is switched off."""
-    for cls in (*slot.kinds, *([] if base is None else [type(base)])):
-        if name == kind_name(cls) and name is not None:
-            return cls
-    if slot.optional and name in (None, "none"):
-        return None
-    if not isinstance(name, str) or ":" not in name:
-        raise _refusal(slot, name, path)
-    found = imported(name, path)
-    if not is_value_class(found) or any(key.name == "kind" for key in keys_of(found)):
-        raise SettingError(f"{path} is {show_value(name)}: give a dataclass, without a field called kind.")
-    return found  # type: ignore[no-any-return]
-
-
 def imported(name: str, path: str) -> Any:
-    """Imports what a user named in the settings.
+    """Import the object that a user named in the settings.
 
     Args:
-        name: An import path, ``package.module:Name``.
-        path: The dotted path of the key that holds it, for messages.
-
-    Returns:
-        The object of that name.
+        name: an import path, ``package.module:Name``.
+        path: the dotted path of the key that holds it, for messages.
 
     Raises:
-        SettingError: The module cannot be imported or has no such name.
+        SettingError: the module cannot be imported or has no such name.
     """
     module, _, qualname = name.partition(":")
     try:
@@ -180,30 +80,94 @@ def imported(name: str, path: str) -> Any:
     return found
 
 
-def _convert_simple(member: Any, value: Any, metadata: Mapping[str, Any], path: str, base: Any) -> Any:
+def _without_own_kind(kind: type[Any], data: Mapping[str, Any], here: Place) -> Mapping[str, Any]:
+    """Drop the kind that ``plain`` wrote, once it is known to mean this very class."""
+    name = kind_of(kind)
+    if name is None or "kind" not in data:
+        return data
+    if data["kind"] not in (name, import_path(kind)):
+        raise here.below("kind").refusal(data["kind"], f"{name}, the only kind here")
+    return {key: value for key, value in data.items() if key != "kind"}
+
+
+def _convert(slot: Slot, value: Any, here: Place, base: Any) -> Any:
+    if value is None and slot.optional:
+        return None
+    if slot.kinds:
+        names_kind = isinstance(value, str) and slot.component and (value in slot.choices() or ":" in value)
+        if names_kind or isinstance(value, Mapping) or is_value(value):
+            return _convert_dataclass(slot, value, here, base if is_value(base) else None)
+    # int | float must keep 3 whole and 3.0 a float, so the member of the very same type comes first.
+    for member in sorted(slot.simple, key=lambda member: type(value) is not member):
+        converted = _convert_simple(slot, member, value, here, base)
+        if converted is not _MISMATCH:
+            return converted
+    raise here.refusal(value, slot.wanted(), slot.choices())
+
+
+def _convert_dataclass(slot: Slot, value: Any, here: Place, base: Any) -> Any:
+    if is_value(value):
+        # A component admits a user's class by import path, hence also an instance of one.
+        if slot.component or isinstance(value, slot.kinds):
+            return value
+        raise here.refusal(value, slot.wanted())
+    if isinstance(value, str):
+        cls = _class_of_kind(slot, value, here, base)
+        return None if cls is None else build(cls, {}, path=here)
+    if slot.component and "kind" in value:
+        cls = _class_of_kind(slot, value["kind"], here.below("kind"), base)
+        fields = {key: entry for key, entry in value.items() if key != "kind"}
+        if cls is not None:
+            return build(cls, fields, path=here, base=base if type(base) is cls else None)
+        for name in fields:
+            raise SettingError(f"{here.below(name)} cannot be set because {here} is none: give {slot.wanted()}.")
+        return None
+    if base is not None:
+        return build(type(base), value, path=here, base=base)
+    if len(slot.kinds) > 1:
+        raise SettingError(f"{here.below('kind')} is missing: give {slot.wanted()}.")
+    return build(slot.kinds[0], value, path=here)
+
+
+def _class_of_kind(slot: Slot, name: Any, here: Place, base: Any) -> type[Any] | None:
+    """Find the class that a kind names, or None where the component is switched off."""
+    for cls in (*slot.kinds, *([] if base is None else [type(base)])):
+        if name == kind_of(cls) and name is not None:
+            return cls
+    if slot.optional and name in (None, "none"):
+        return None
+    if not isinstance(name, str) or ":" not in name:
+        raise here.refusal(name, slot.wanted(), slot.choices())
+    found = imported(name, here)
+    if not (isinstance(found, type) and is_dataclass(found)) or "kind" in keys_of(found):
+        raise here.refusal(name, "a dataclass, without a field called kind")
+    return found
+
+
+def _convert_simple(slot: Slot, member: Any, value: Any, here: Place, base: Any) -> Any:
     if member is Any:
         return value
     if member in (int, float):
-        return _convert_number(member, value, metadata)
+        return _convert_number(slot, member, value)
     if member in (bool, str):
         return value if isinstance(value, member) else _MISMATCH
-    if is_literal(member):
+    if get_origin(member) is Literal:
         # True == 1, so a literal has to match in type as well.
         fits = [option for option in get_args(member) if type(option) is type(value) and option == value]
         return fits[0] if fits else _MISMATCH
-    inner = inner_slot(member, metadata)
-    if is_mapping(member):
+    inner = slot.inside(member)
+    if get_origin(member) is dict:
         if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
             return _MISMATCH
-        return {name: _convert(inner, entry, join_path(path, name), None) for name, entry in value.items()}
-    if is_list(member) and isinstance(value, Mapping) and isinstance(base, tuple):
-        return _update_elements(inner, value, path, base)
+        return {name: _convert(inner, entry, here.below(name), None) for name, entry in value.items()}
+    if isinstance(value, Mapping) and isinstance(base, tuple):
+        return _update_elements(inner, value, here, base)
     if not isinstance(value, (list, tuple)):
         return _MISMATCH
-    return tuple(_convert(inner, entry, join_path(path, index), None) for index, entry in enumerate(value))
+    return tuple(_convert(inner, entry, here.below(index), None) for index, entry in enumerate(value))
 
 
-def _convert_number(member: type[Any], value: Any, metadata: Mapping[str, Any]) -> Any:
+def _convert_number(slot: Slot, member: type[Any], value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return _MISMATCH
     try:
@@ -214,19 +178,14 @@ def _convert_number(member: type[Any], value: Any, metadata: Mapping[str, Any]) 
         number = member(value)
     except (ValueError, OverflowError):  # not a number; NaN or too large for the type
         return _MISMATCH
-    return number if number == number and within_bounds(number, metadata) else _MISMATCH
+    kept = all(BOUNDS[name][0](number, bound) for name, bound in slot.bounds(member).items())
+    return number if number == number and kept else _MISMATCH
 
 
-def _update_elements(slot: Slot, value: Mapping[Any, Any], path: str, base: Sequence[Any]) -> tuple[Any, ...]:
-    """Lets ``links.0.up=3`` reach one element of a list that only the base holds."""
+def _update_elements(slot: Slot, value: Mapping[Any, Any], here: Place, base: Sequence[Any]) -> tuple[Any, ...]:
+    """Let ``links.0.up=3`` reach one element of a list that only the base holds."""
     elements = list(base)
     for name, entry in value.items():
-        index = list_index(str(name), len(base), path)
-        elements[index] = _convert(slot, entry, join_path(path, index), elements[index])
+        index = here.index_below(str(name), len(base))
+        elements[index] = _convert(slot, entry, here.below(index), elements[index])
     return tuple(elements)
-
-
-def _refusal(slot: Slot, value: Any, path: str) -> SettingError:
-    near = nearest_word(value, choices(slot)) if isinstance(value, str) else None
-    hint = "" if near is None else f" (did you mean {near}?)"
-    return SettingError(f"{path} is {show_value(value)}: give {wanted(slot)}{hint}.")

@@ -1,34 +1,28 @@
 """Settings as text: YAML or JSON files, and overrides such as ``training.steps=10``, to plain data and back.
 
 Both formats are read alike and strictly: no key twice, 1e-3 is a number, a date is text. PyYAML is imported where it
-is used, because whoever writes JSON does without. Read next: ``settings.py``, which makes the data dataclasses.
+is used, because JSON does without it. Read next: ``build.py``, which turns the data into dataclasses.
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from fedgmr.settings.refusals import SettingError, join_path, list_index, say_in_one_line, show_value
+from fedgmr.settings.refusals import Place, SettingError, say_in_one_line, show_value
 
-# Where a bare word stands for a whole part of the settings, the key that it becomes; "kind" everywhere else.
-_SHORT: Mapping[str, str] = MappingProxyType({"method": "name", "task": "name", "fleet": "name"})
 _FLOW_WIDTH = 80
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Reads a YAML or JSON file whose top level is a mapping.
+    """Read a YAML or JSON file whose top level is a mapping.
 
     Args:
-        path: The file; a name that ends in .json must hold JSON, any other may hold either.
-
-    Returns:
-        The mapping, as plain data.
+        path: the file; a name that ends in .json must hold JSON, any other may hold either.
 
     Raises:
-        SettingError: The file cannot be read, has a syntax error or a key twice, or holds no mapping.
+        SettingError: the file cannot be read, has a syntax error or a key twice, or holds no mapping.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -63,10 +57,10 @@ def _parse_json(text: str, source: str) -> Any:
 
 
 def _parse_yaml(text: str, source: str) -> Any:
-    import yaml  # optional: whoever writes JSON does without
+    import yaml  # optional: JSON does without it
 
     class Loader(yaml.SafeLoader):
-        # Looked at before merge keys (<<) are expanded, where an own key may rightly repeat a merged one.
+        # Before merge keys (<<) are expanded: after that a mapping's own key may rightly repeat a merged one.
         def compose_mapping_node(self, anchor: Any) -> Any:
             node = super().compose_mapping_node(anchor)
             seen = set()
@@ -89,7 +83,7 @@ def _parse_yaml(text: str, source: str) -> Any:
 
 
 def _read_scalars_as_json(dialect: Any) -> None:
-    """Makes a YAML loader or dumper take 1e-3 for a number and a date for text, as JSON and YAML 1.2 do."""
+    """Make a YAML loader or dumper take 1e-3 for a number and a date for text, as JSON and YAML 1.2 do."""
     dialect.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in rules if not tag.endswith(":timestamp")]
         for first, rules in dialect.yaml_implicit_resolvers.items()
@@ -99,13 +93,9 @@ def _read_scalars_as_json(dialect: Any) -> None:
 
 
 def dump(data: Any) -> str:
-    """Writes plain data as YAML text, or as JSON (which is YAML too) where PyYAML is not installed.
+    """Write plain data as YAML text, or as JSON (which is YAML too) where PyYAML is not installed.
 
-    Args:
-        data: Plain data; the keys keep their order.
-
-    Returns:
-        The text, in block style but for short lists of scalars, with a newline at its end.
+    Keys keep their order. The text is in block style except for short lists of scalars, and ends with a newline.
     """
     try:
         import yaml
@@ -134,22 +124,19 @@ def dump(data: Any) -> str:
     return yaml.dump(data, Dumper=Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True)
 
 
-def apply_overrides(
-    data: Mapping[str, Any], items: Sequence[str], *, short: Mapping[str, str] = _SHORT
-) -> dict[str, Any]:
-    """Sets single values in plain data, each given as ``a.b.c=value``.
+def apply_overrides(data: Mapping[str, Any], items: Sequence[str], *, named: Collection[str] = ()) -> dict[str, Any]:
+    """Set single values in plain data, each given as ``a.b.c=value``.
 
     Args:
-        data: The data; it stays as it is.
-        items: The overrides, in order. A value is YAML (JSON without PyYAML); a number in a path is an index.
-        short: For the dotted path of a bare word, the key it becomes when a key below it is set; "kind" for
-            every other path.
+        data: the data, which stays as it is.
+        items: the overrides, in order. A value is YAML (JSON without PyYAML); a number in a path is an index.
+        named: the paths where a bare word is short for a mapping with a ``name``; it is short for a ``kind`` elsewhere.
 
     Returns:
         New data with the values set and missing mappings created.
 
     Raises:
-        SettingError: An item is malformed, or its path leads through something that holds no keys.
+        SettingError: an item is malformed, or its path leads through something that holds no keys.
     """
     result = dict(data)
     for item in items:
@@ -157,24 +144,23 @@ def apply_overrides(
         parts = [part.strip() for part in dotted.split(".")]
         if not equals or not all(parts):
             raise SettingError(f"Override {show_value(item)} is malformed: write key=value or part.key=value.")
-        result = _set(result, parts, _parse_value(text, item), "", short)
+        result = _set(result, parts, _parse_value(text, item), Place(), named)
     return result
 
 
-def _set(node: Any, parts: Sequence[str], value: Any, path: str, short: Mapping[str, str]) -> Any:
+def _set(node: Any, parts: Sequence[str], value: Any, here: Place, named: Collection[str]) -> Any:
     if not parts:
         return value
     head, rest = parts[0], parts[1:]
-    here = join_path(path, head)
     if isinstance(node, (list, tuple)):
-        index = list_index(head, len(node), path)
-        return [*node[:index], _set(node[index], rest, value, here, short), *node[index + 1 :]]
+        index = here.index_below(head, len(node))
+        return [*node[:index], _set(node[index], rest, value, here.below(head), named), *node[index + 1 :]]
     if isinstance(node, str):
-        node = {short.get(path, "kind"): node}
+        node = {"name" if here in named else "kind": node}
     if node is not None and not isinstance(node, Mapping):
-        raise SettingError(f"{here} cannot be set because {path} is {show_value(node)}: set {path} itself.")
+        raise SettingError(f"{here.below(head)} cannot be set because {here} is {show_value(node)}: set {here} itself.")
     node = node or {}
-    return {**node, head: _set(node.get(head), rest, value, here, short)}
+    return {**node, head: _set(node.get(head), rest, value, here.below(head), named)}
 
 
 def _parse_value(text: str, item: str) -> Any:

@@ -159,14 +159,14 @@ def test_dump_writes_long_lists_in_block_style_and_no_aliases() -> None:
 )  # fmt: skip
 def test_overrides(data: dict[str, Any], item: str, result: dict[str, Any]) -> None:
     before = json.dumps(data)
-    assert apply_overrides(data, [item]) == result
+    assert apply_overrides(data, [item], named=("method", "fleet")) == result
     assert json.dumps(data) == before
 
 
-def test_overrides_apply_in_order_and_short_is_a_parameter() -> None:
+def test_overrides_apply_in_order_and_named_is_a_parameter() -> None:
     assert apply_overrides({}, ["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}
-    assert apply_overrides({"a": {"b": "w"}}, ["a.b.c=1"], short={"a.b": "id"}) == {"a": {"b": {"id": "w", "c": 1}}}
-    assert apply_overrides({"method": "w"}, ["method.c=1"], short={}) == {"method": {"kind": "w", "c": 1}}
+    assert apply_overrides({"a": {"b": "w"}}, ["a.b.c=1"], named=("a.b",)) == {"a": {"b": {"name": "w", "c": 1}}}
+    assert apply_overrides({"method": "w"}, ["method.c=1"]) == {"method": {"kind": "w", "c": 1}}
 
 
 @pytest.mark.parametrize("item", ["a", "=1", "a..b=1", ".a=1", "a.=1", "", "  =1"])
