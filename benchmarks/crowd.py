@@ -26,7 +26,7 @@ from fedgmr.seeding import generator
 from fedgmr.server.buffer import contribution
 from fedgmr.server.server import Server
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.submodels.rankings import Standing, Taylor
+from fedgmr.submodels.rankings import RankingInputs, Taylor
 from fedgmr.tasks.mnist5k import SmallNet
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.partition import SampleOrder
@@ -146,7 +146,7 @@ def _older_maps(server: Server, count: int) -> dict[int, LevelMap]:
     maps, draw = {0: server.levels}, torch.Generator().manual_seed(0)
     for number in range(1, count + 1):
         previous = server.model + 1e-3 * torch.randn(len(server.model), generator=draw)
-        now = Standing(layout=server.layout, ladder=server.ladder, model=server.model, previous=previous)
+        now = RankingInputs(layout=server.layout, ladder=server.ladder, model=server.model, previous=previous)
         maps[number] = Taylor().rank(now)
     return maps
 

@@ -31,7 +31,7 @@ from fedgmr.server.staleness import Polynomial
 from fedgmr.server.sums import Contribution
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.submodels.rankings import Standing, Taylor
+from fedgmr.submodels.rankings import RankingInputs, Taylor
 from fedgmr.tasks.models.conv2 import Conv2
 
 LADDER = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -55,7 +55,9 @@ def level_maps(layout: Layout, count: int, device: torch.device) -> tuple[Tensor
     for tick in range(count):
         previous = model
         model = model + 1e-3 * torch.randn(layout.size, generator=draw).to(device)
-        maps.append(Taylor().rank(Standing(layout=layout, ladder=LADDER, model=model, previous=previous, tick=tick)))
+        maps.append(
+            Taylor().rank(RankingInputs(layout=layout, ladder=LADDER, model=model, previous=previous, tick=tick))
+        )
     return model, maps
 
 

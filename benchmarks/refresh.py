@@ -22,7 +22,7 @@ from turns import fastest
 from fedgmr.experiments.allocation import reused_memory
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.submodels.rankings import Standing, Taylor
+from fedgmr.submodels.rankings import RankingInputs, Taylor
 from fedgmr.tasks.models.conv2 import Conv2
 
 LIMIT = 0.2
@@ -30,13 +30,13 @@ LADDER = (0.05, 0.1, 0.2, 0.5, 1.0)
 MOVED = {"every coordinate": 1.0, "half of them": 0.5}
 
 
-def standing(layout: Layout, moved: float, device: torch.device) -> Standing:
+def inputs(layout: Layout, moved: float, device: torch.device) -> RankingInputs:
     """A model and the one before; a share of the coordinates differ."""
     draw = torch.Generator().manual_seed(0)
     model = layout.flatten(Conv2())
     step = 1e-3 * torch.randn(layout.size, generator=draw)
     previous = torch.where(torch.rand(layout.size, generator=draw) < moved, model - step, model)
-    return Standing(layout=layout, ladder=LADDER, model=model.to(device), previous=previous.to(device), tick=25)
+    return RankingInputs(layout=layout, ladder=LADDER, model=model.to(device), previous=previous.to(device), tick=25)
 
 
 def in_order(levels: LevelMap) -> Tensor:
@@ -49,7 +49,7 @@ def rows(layout: Layout, device: torch.device, turns: int) -> Iterator[Row]:
     """Both cases."""
     scores = torch.randn(layout.size, generator=torch.Generator().manual_seed(1)).to(device)
     for name, moved in MOVED.items():
-        now = standing(layout, moved, device)
+        now = inputs(layout, moved, device)
         levels = Taylor().rank(now)
         seconds = fastest(
             {

@@ -16,7 +16,7 @@ from fedgmr.server.aggregation import MaskAware
 from fedgmr.server.coordination import SemiAsynchronous
 from fedgmr.server.restoration import Saturation
 from fedgmr.submodels.levels import Ladder, LevelMap
-from fedgmr.submodels.rankings import Standing
+from fedgmr.submodels.rankings import RankingInputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +26,13 @@ class LastLayerFirst:
     kind: ClassVar[str] = "last_layer_first"
     favour: float = field(default=10.0, metadata={"above": 0, "help": "what a weight of the last layer counts"})
 
-    def rank(self, standing: Standing) -> LevelMap:
+    def rank(self, inputs: RankingInputs) -> LevelMap:
         """By magnitude relative to the tensor's mean, so that no layer is lost for having small weights."""
-        scores, prunable = standing.model.abs(), standing.layout.prunable
+        scores, prunable = inputs.model.abs(), inputs.layout.prunable
         for place in prunable:
             part = scores[place.start : place.stop]
             part *= (self.favour if place is prunable[-1] else 1.0) / (part.mean() + torch.finfo(part.dtype).tiny)
-        return LevelMap.from_scores(scores, standing.ladder, standing.layout.always)
+        return LevelMap.from_scores(scores, inputs.ladder, inputs.layout.always)
 
     def due(self, tick: int, interval: int) -> bool:
         """Rank anew at every restoration check."""

@@ -23,7 +23,7 @@ from fedgmr.server import Server, Workload
 from fedgmr.server.aggregation import Merge
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap
-from fedgmr.submodels.rankings import FullModel, Standing
+from fedgmr.submodels.rankings import FullModel, RankingInputs
 from fedgmr.training.rules import PlainSGD
 
 
@@ -44,9 +44,9 @@ class Counted:
 
     kind: ClassVar[str] = "counted"
 
-    def rank(self, standing: Standing) -> LevelMap:
+    def rank(self, inputs: RankingInputs) -> LevelMap:
         """Coordinates in their order."""
-        return counted_levels(standing.layout, standing.ladder)
+        return counted_levels(inputs.layout, inputs.ladder)
 
     def due(self, tick: int, interval: int) -> bool:
         """The first map stays."""

@@ -24,7 +24,7 @@ from fedgmr.server.state import restore_state, save_state
 from fedgmr.server.sums import Contribution
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.submodels.rankings import Standing
+from fedgmr.submodels.rankings import RankingInputs
 
 if TYPE_CHECKING:
     from fedgmr.submodels.channels.plan import ChannelPlan
@@ -75,7 +75,7 @@ class Server:
         self.restored: set[int] = set()  # clients that restoration has moved
         self._unsettled: list[tuple[int, int, float | Tensor]] = []  # client, tick and loss of accepted updates
         self.map_version = 0
-        self.levels: LevelMap = rules.ranking.rank(self._standing(None))
+        self.levels: LevelMap = rules.ranking.rank(self._ranking_inputs(None))
 
     def tasks(self, free: Sequence[int], now: float) -> list[ClientTask]:
         """A task for each free client that takes part now; the server remembers what it sent."""
@@ -225,7 +225,7 @@ class Server:
                 self.client_levels[client] = level
                 self.restored.add(client)
         if due:
-            self.levels = self.rules.ranking.rank(self._standing(self.levels, held))
+            self.levels = self.rules.ranking.rank(self._ranking_inputs(self.levels, held))
             self.map_version += 1
 
     def _metrics(self, wanted: set[int]) -> dict[int, float]:
@@ -240,8 +240,8 @@ class Server:
             metrics[level] = self.validate(model, self.buffers)
         return metrics
 
-    def _standing(self, current: LevelMap | None, held: frozenset[int] = frozenset()) -> Standing:
-        return Standing(
+    def _ranking_inputs(self, current: LevelMap | None, held: frozenset[int] = frozenset()) -> RankingInputs:
+        return RankingInputs(
             layout=self.layout,
             ladder=self.ladder,
             model=self.model,

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """What the server knows when it ranks."""
+class RankingInputs:
+    """The part of the server's state that a ranking sees."""
 
     layout: Layout
     ladder: Ladder
@@ -34,7 +34,7 @@ class Standing:
     tick: int = 0
     seed: int = 0
     current: LevelMap | None = None
-    held: frozenset[int] = frozenset()  # levels that clients hold now (grow-only keeps these as they are)
+    held: frozenset[int] = frozenset()  # the levels that clients have now; grow-only keeps their sub-models as they are
     plan: "ChannelPlan | None" = None  # which channels belong together; for rankings by width
 
 
@@ -43,8 +43,8 @@ class Ranking(Protocol):
 
     kind: ClassVar[str]
 
-    def rank(self, standing: Standing) -> LevelMap:
-        """The level map for this standing."""
+    def rank(self, inputs: RankingInputs) -> LevelMap:
+        """The level map for these inputs."""
         ...
 
     def due(self, tick: int, interval: int) -> bool:
@@ -62,9 +62,9 @@ class FullModel:
 
     kind: ClassVar[str] = "full"
 
-    def rank(self, standing: Standing) -> LevelMap:
+    def rank(self, inputs: RankingInputs) -> LevelMap:
         """One level for everything."""
-        return LevelMap.full(standing.layout.size, standing.model.device)
+        return LevelMap.full(inputs.layout.size, inputs.model.device)
 
     def due(self, tick: int, interval: int) -> bool:
         """Never again."""
@@ -93,15 +93,15 @@ class _Unstructured:
         metadata={"help": "rerank all coordinates at every refresh, or keep those that clients hold (A7)"},
     )
 
-    def rank(self, standing: Standing) -> LevelMap:
-        """The level map for this standing."""
-        scores = self._scores(standing)
+    def rank(self, inputs: RankingInputs) -> LevelMap:
+        """The level map for these inputs."""
+        scores = self._scores(inputs)
         if scores is None:
-            return _within_tensors(standing, standing.layout.prunable, self.floor)
-        if self.refresh == "grow_only" and standing.current is not None:
-            ties = torch.where(standing.layout.always.to(scores.device), torch.inf, standing.model.abs())
-            return _grow(standing.current, standing.held, _lift(scores, standing, self.floor), ties)
-        return _across_tensors(scores, standing, self.floor)
+            return _within_tensors(inputs, inputs.layout.prunable, self.floor)
+        if self.refresh == "grow_only" and inputs.current is not None:
+            ties = torch.where(inputs.layout.always.to(scores.device), torch.inf, inputs.model.abs())
+            return _grow(inputs.current, inputs.held, _lift(scores, inputs, self.floor), ties)
+        return _across_tensors(scores, inputs, self.floor)
 
     def due(self, tick: int, interval: int) -> bool:
         """Every `interval` ticks."""
@@ -111,7 +111,7 @@ class _Unstructured:
         """Any ladder can be counted out exactly."""
         return ladder
 
-    def _scores(self, standing: Standing) -> Tensor | None:
+    def _scores(self, inputs: RankingInputs) -> Tensor | None:
         raise NotImplementedError
 
 
@@ -121,10 +121,10 @@ class Taylor(_Unstructured):
 
     kind: ClassVar[str] = "taylor"
 
-    def _scores(self, standing: Standing) -> Tensor | None:
-        if standing.previous is None:
+    def _scores(self, inputs: RankingInputs) -> Tensor | None:
+        if inputs.previous is None:
             return None
-        return (standing.model - standing.previous).mul_(standing.model).square_()
+        return (inputs.model - inputs.previous).mul_(inputs.model).square_()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +133,8 @@ class Magnitude(_Unstructured):
 
     kind: ClassVar[str] = "magnitude"
 
-    def _scores(self, standing: Standing) -> Tensor | None:
-        return None if standing.previous is None else standing.model.abs()
+    def _scores(self, inputs: RankingInputs) -> Tensor | None:
+        return None if inputs.previous is None else inputs.model.abs()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +143,9 @@ class Random(_Unstructured):
 
     kind: ClassVar[str] = "random"
 
-    def _scores(self, standing: Standing) -> Tensor | None:
-        draw = generator(standing.seed, "ranking", standing.tick).random(len(standing.model), dtype="float32")
-        return torch.from_numpy(draw).to(standing.model.device)
+    def _scores(self, inputs: RankingInputs) -> Tensor | None:
+        draw = generator(inputs.seed, "ranking", inputs.tick).random(len(inputs.model), dtype="float32")
+        return torch.from_numpy(draw).to(inputs.model.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,15 +161,15 @@ class Threshold:
         default="global", metadata={"help": "one threshold for the model, or one per tensor"}
     )
 
-    def rank(self, standing: Standing) -> LevelMap:
+    def rank(self, inputs: RankingInputs) -> LevelMap:
         """The level map of the current magnitudes."""
-        ranked = [tensor for tensor in standing.layout.parameters if not tensor.norm]
+        ranked = [tensor for tensor in inputs.layout.parameters if not tensor.norm]
         if self.scope == "layerwise":
-            return _within_tensors(standing, ranked, floor=0.0)
-        always = torch.ones(standing.layout.size, dtype=torch.bool, device=standing.model.device)
+            return _within_tensors(inputs, ranked, floor=0.0)
+        always = torch.ones(inputs.layout.size, dtype=torch.bool, device=inputs.model.device)
         for tensor in ranked:
             always[tensor.start : tensor.stop] = False
-        return LevelMap.from_scores(standing.model.abs(), standing.ladder, always)
+        return LevelMap.from_scores(inputs.model.abs(), inputs.ladder, always)
 
     def due(self, tick: int, interval: int) -> bool:
         """Every tick: a client's threshold comes from the model it is sent."""
@@ -185,30 +185,30 @@ def floor_count(size: int, floor: float) -> int:
     return max(1, int(floor * size)) if floor > 0 else 0
 
 
-def _across_tensors(scores: Tensor, standing: Standing, floor: float) -> LevelMap:
+def _across_tensors(scores: Tensor, inputs: RankingInputs, floor: float) -> LevelMap:
     """The highest scores of the whole model; first of all, though, the highest of each prunable tensor: its floor."""
-    layout, ladder, ties = standing.layout, standing.ladder, standing.model.abs()
+    layout, ladder, ties = inputs.layout, inputs.ladder, inputs.model.abs()
     kept = kept_counts(ladder, layout.prunable_size)
     floors = [floor_count(tensor.size, floor) for tensor in layout.prunable]
     if sum(floors) > kept[0]:  # the floors compete with each other, by magnitude
         always = layout.always.to(scores.device)
-        return LevelMap.from_scores(_lift(scores, standing, floor), ladder, always, ties=ties)
+        return LevelMap.from_scores(_lift(scores, inputs, floor), ladder, always, ties=ties)
     parts = [(tensor.start, tensor.stop) for tensor in layout.prunable]
     levels = place_across([check_scores(scores), ties], parts, floors, kept)
     return LevelMap(levels, ladder, counted=_increments(layout.size - layout.prunable_size, [kept]))
 
 
-def _lift(scores: Tensor, standing: Standing, floor: float) -> Tensor:
+def _lift(scores: Tensor, inputs: RankingInputs, floor: float) -> Tensor:
     """Scores in which every prunable tensor's floor, and what is always kept, outranks everything else."""
-    parts = [(tensor.start, tensor.stop) for tensor in standing.layout.prunable]
-    floors = [[floor_count(tensor.size, floor)] for tensor in standing.layout.prunable]
-    first = place_within([scores, standing.model.abs()], parts, floors)
+    parts = [(tensor.start, tensor.stop) for tensor in inputs.layout.prunable]
+    floors = [[floor_count(tensor.size, floor)] for tensor in inputs.layout.prunable]
+    first = place_within([scores, inputs.model.abs()], parts, floors)
     return scores.index_fill(0, positions(first, 0), torch.inf)
 
 
-def _within_tensors(standing: Standing, tensors: Sequence[TensorPlace], floor: float) -> LevelMap:
+def _within_tensors(inputs: RankingInputs, tensors: Sequence[TensorPlace], floor: float) -> LevelMap:
     """Magnitude within each tensor at uniform density; the largest takes up the rounding, so totals are exact."""
-    ladder = standing.ladder
+    ladder = inputs.ladder
     left = kept_counts(ladder, sum(tensor.size for tensor in tensors))
     ends: dict[int, list[int]] = {}
     by_size = sorted(tensors, key=lambda tensor: tensor.size)
@@ -219,8 +219,8 @@ def _within_tensors(standing: Standing, tensors: Sequence[TensorPlace], floor: f
         left = [total - n for total, n in zip(left, ends[tensor.start], strict=True)]
     parts = [(tensor.start, tensor.stop) for tensor in tensors]
     counts = [ends[tensor.start] for tensor in tensors]
-    outside = standing.layout.size - sum(tensor.size for tensor in tensors)
-    return LevelMap(place_within([standing.model.abs()], parts, counts), ladder, counted=_increments(outside, counts))
+    outside = inputs.layout.size - sum(tensor.size for tensor in tensors)
+    return LevelMap(place_within([inputs.model.abs()], parts, counts), ladder, counted=_increments(outside, counts))
 
 
 def _increments(outside: int, kept: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedgmr.submodels.channels.plan import Axis, ChannelPlan, Group
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
-from fedgmr.submodels.rankings import Standing
+from fedgmr.submodels.rankings import RankingInputs
 
 _NOISE = 1e-9  # a product such as 0.07 · 100 = 7.000000000000001 still means 7 channels
 
@@ -100,9 +100,9 @@ class WidthPrefix:
 
     kind: ClassVar[str] = "width_prefix"
 
-    def rank(self, standing: Standing) -> LevelMap:
+    def rank(self, inputs: RankingInputs) -> LevelMap:
         """The level map of the widths nearest to the ladder's densities."""
-        return _rank(self.kind, standing, shift=0)
+        return _rank(self.kind, inputs, shift=0)
 
     def due(self, tick: int, interval: int) -> bool:
         """Never again."""
@@ -119,9 +119,9 @@ class RollingWindow:
 
     kind: ClassVar[str] = "rolling_window"
 
-    def rank(self, standing: Standing) -> LevelMap:
+    def rank(self, inputs: RankingInputs) -> LevelMap:
         """The level map of the widths nearest to the ladder's densities, rolled to this tick."""
-        return _rank(self.kind, standing, shift=standing.tick)
+        return _rank(self.kind, inputs, shift=inputs.tick)
 
     def due(self, tick: int, interval: int) -> bool:
         """At every tick."""
@@ -132,12 +132,12 @@ class RollingWindow:
         return ladder
 
 
-def _rank(kind: str, standing: Standing, shift: int) -> LevelMap:
-    if standing.plan is None:
-        raise ValueError(f"The ranking {kind} needs the model's channels: give the standing a plan (follow_channels).")
-    widths = solve_widths(standing.plan, standing.layout, standing.ladder)
-    ranked = width_levels(standing.plan, standing.layout, widths, shift, ladder=standing.ladder)
-    return replace(ranked, levels=ranked.levels.to(standing.model.device))
+def _rank(kind: str, inputs: RankingInputs, shift: int) -> LevelMap:
+    if inputs.plan is None:
+        raise ValueError(f"The ranking {kind} needs the model's channels: give the inputs a plan (follow_channels).")
+    widths = solve_widths(inputs.plan, inputs.layout, inputs.ladder)
+    ranked = width_levels(inputs.plan, inputs.layout, widths, shift, ladder=inputs.ladder)
+    return replace(ranked, levels=ranked.levels.to(inputs.model.device))
 
 
 def _count(channels: int, width: float) -> int:

@@ -54,6 +54,6 @@ def test_the_fastest_turn_counts() -> None:
 
 def test_the_refresh_that_is_timed_has_ties() -> None:
     layout = Layout.of(refresh.Conv2())
-    now = refresh.standing(layout, 0.5, CPU)
+    now = refresh.inputs(layout, 0.5, CPU)
     assert now.previous is not None
     assert 0.45 < float((now.model == now.previous).float().mean()) < 0.55

@@ -18,7 +18,7 @@ from fedgmr.server.restoration import Check, FixedTime, Saturation
 from fedgmr.server.staleness import Constant, Polynomial
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap
-from fedgmr.submodels.rankings import Magnitude, Standing
+from fedgmr.submodels.rankings import Magnitude, RankingInputs
 
 
 def server(
@@ -315,10 +315,10 @@ class Scripted:
 
     kind: ClassVar[str] = "scripted"
     maps: list[LevelMap]
-    seen: list[Standing] = field(default_factory=list)
+    seen: list[RankingInputs] = field(default_factory=list)
 
-    def rank(self, standing: Standing) -> LevelMap:
-        self.seen.append(standing)
+    def rank(self, inputs: RankingInputs) -> LevelMap:
+        self.seen.append(inputs)
         return self.maps[len(self.seen) - 1]
 
     def due(self, tick: int, interval: int) -> bool:
@@ -362,11 +362,11 @@ def test_the_level_map_is_made_anew_after_restoration() -> None:
     assert (ranking.seen[0].tick, ranking.seen[0].seed) == (0, 3)
     at.merge([], 1.0)
     assert validate.models[0] == [1, 4, 0, 0], "measured by the map that clients hold"
-    standing = ranking.seen[1]
-    assert standing.current is ranking.maps[0]
-    assert standing.held == {0}, "the levels held before the restoration"
-    assert standing.tick == 1
-    assert standing.previous is not None
+    inputs = ranking.seen[1]
+    assert inputs.current is ranking.maps[0]
+    assert inputs.held == {0}, "the levels held before the restoration"
+    assert inputs.tick == 1
+    assert inputs.previous is not None
     assert at.levels is ranking.maps[1]
     one, two = at.tasks([0, 1], 1.0)
     assert [(t.level, t.map_version) for t in (one, two)] == [(0, 1), (1, 1)]

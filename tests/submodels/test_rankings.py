@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap, kept_counts
-from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Standing, Taylor, floor_count
+from fedgmr.submodels.rankings import FullModel, Magnitude, Random, RankingInputs, Taylor, floor_count
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 
@@ -18,13 +18,13 @@ def layout_of(*sizes: int, bias: bool = False) -> Layout:
     return Layout.of(nn.Sequential(*(nn.Linear(size, 1, bias=bias) for size in sizes)))
 
 
-def standing(
+def inputs(
     layout: Layout,
     model: list[float] | Tensor,
     previous: list[float] | Tensor | None = None,
     ladder: tuple[float, ...] = QUARTERS,
-) -> Standing:
-    return Standing(
+) -> RankingInputs:
+    return RankingInputs(
         layout=layout,
         ladder=ladder,
         model=torch.as_tensor(model, dtype=torch.float32),
@@ -39,13 +39,13 @@ def kept_in(levels: LevelMap, layout: Layout, level: int) -> list[int]:
 
 def test_importance_by_hand() -> None:
     # ((W - W_old) W)^2: changes 1, -3, 2, 0 times 8, 1, -3, 4, squared: 64, 9, 36, 0. The bias, though unmoved, stays.
-    at = standing(layout_of(4, bias=True), [8, 1, -3, 4, 0], [7, 4, -5, 4, 0])
+    at = inputs(layout_of(4, bias=True), [8, 1, -3, 4, 0], [7, 4, -5, 4, 0])
     assert Taylor().rank(at).levels.tolist() == [0, 2, 1, 3, 0]
     assert Magnitude().rank(at).levels.tolist() == [0, 3, 2, 1, 0]
 
 
 def test_equal_importance_goes_by_magnitude_then_index() -> None:
-    at = standing(layout_of(4), [1, -5, 5, 3], [1, -5, 5, 3])
+    at = inputs(layout_of(4), [1, -5, 5, 3], [1, -5, 5, 3])
     assert Taylor().rank(at).levels.tolist() == [3, 0, 1, 2]
 
 
@@ -63,7 +63,7 @@ def test_the_least_important_tensor_keeps_its_floor(floor: float, moved: int, un
     model = torch.cat([torch.linspace(0.1, 0.2, 60), torch.linspace(1, 2, 100)])
     previous = model.clone()
     previous[:60] = 0
-    levels = Taylor(floor=floor).rank(standing(layout, model, previous, (0.05, 1.0)))
+    levels = Taylor(floor=floor).rank(inputs(layout, model, previous, (0.05, 1.0)))
     assert levels.sizes == (8, 160)
     assert kept_in(levels, layout, 0) == [moved, unmoved]
     # Of equal scores the largest weights; they lie at the end.
@@ -77,7 +77,7 @@ def test_a_tiny_tensor_keeps_one_coordinate() -> None:
     model[1] = 2.0
     previous = torch.zeros(100)
     previous[:3] = model[:3]
-    levels = Taylor().rank(standing(layout, model, previous, (0.05, 1.0)))
+    levels = Taylor().rank(inputs(layout, model, previous, (0.05, 1.0)))
     assert levels.sizes == (5, 100)
     assert levels.levels[:3].tolist() == [1, 0, 1]
 
@@ -87,7 +87,7 @@ def test_the_first_map_ranks_within_each_tensor_by_magnitude() -> None:
     layout = layout_of(70, 30)
     model = torch.cat([torch.linspace(-0.01, 0.0, 70), torch.linspace(5, 6, 30)])
     for ranking in (Taylor(), Magnitude()):
-        levels = ranking.rank(standing(layout, model, None, (0.05, 0.1, 0.2, 0.5, 1.0)))
+        levels = ranking.rank(inputs(layout, model, None, (0.05, 0.1, 0.2, 0.5, 1.0)))
         assert levels.sizes == (5, 10, 20, 50, 100)
         assert [kept_in(levels, layout, level) for level in range(5)] == [[3, 2], [7, 3], [14, 6], [35, 15], [70, 30]]
         assert levels.increment(0).nonzero().view(-1).tolist() == [0, 1, 2, 98, 99]
@@ -95,7 +95,7 @@ def test_the_first_map_ranks_within_each_tensor_by_magnitude() -> None:
 
 def test_the_first_map_keeps_biases_and_the_floor() -> None:
     layout = layout_of(4, 36, bias=True)
-    levels = Taylor().rank(standing(layout, torch.zeros(42), None, (0.05, 1.0)))
+    levels = Taylor().rank(inputs(layout, torch.zeros(42), None, (0.05, 1.0)))
     assert levels.sizes == (2 + 2, 42)
     assert kept_in(levels, layout, 0) == [1, 1]
     assert levels.levels[4] == levels.levels[41] == 0
@@ -104,7 +104,7 @@ def test_the_first_map_keeps_biases_and_the_floor() -> None:
 def test_the_first_map_lets_no_tensor_of_a_deep_narrow_model_die() -> None:
     # Ten tensors of four: 5 % of all are two weights, but every tensor keeps its one.
     layout = layout_of(*[4] * 10)
-    levels = Taylor().rank(standing(layout, torch.arange(40.0), None, (0.05, 0.1, 0.2, 0.5, 1.0)))
+    levels = Taylor().rank(inputs(layout, torch.arange(40.0), None, (0.05, 0.1, 0.2, 0.5, 1.0)))
     assert kept_in(levels, layout, 0) == [1] * 10
     assert kept_in(levels, layout, 4) == [4] * 10
 
@@ -112,7 +112,7 @@ def test_the_first_map_lets_no_tensor_of_a_deep_narrow_model_die() -> None:
 def test_the_first_map_never_shrinks_up_the_ladder() -> None:
     # Twenty tensors of five round up together from nothing to one: more than the largest can make good.
     layout = layout_of(*[5] * 20, 20)
-    levels = Taylor(floor=0.0).rank(standing(layout, torch.arange(120.0), None, (0.05, 0.1, 0.5, 1.0)))
+    levels = Taylor(floor=0.0).rank(inputs(layout, torch.arange(120.0), None, (0.05, 0.1, 0.5, 1.0)))
     assert kept_in(levels, layout, 0) == [0] * 20 + [6]
     assert kept_in(levels, layout, 1) == [1] * 20 + [6]
     assert kept_in(levels, layout, 2) == [3] * 20 + [6]
@@ -133,7 +133,7 @@ def test_the_first_map_never_shrinks_up_the_ladder() -> None:
 def test_grow_only_ranks_anew_between_the_levels_held(held: set[int], levels: list[int]) -> None:
     # All moved from 0, so importance rises with the index.
     current = LevelMap(torch.tensor([0, 0, 1, 1, 2, 2, 3, 3], dtype=torch.uint8), QUARTERS)
-    at = standing(layout_of(8), torch.arange(1.0, 9.0), torch.zeros(8))
+    at = inputs(layout_of(8), torch.arange(1.0, 9.0), torch.zeros(8))
     at = replace(at, current=current, held=frozenset(held))
     grown = Taylor(refresh="grow_only").rank(at)
     assert grown.levels.tolist() == levels
@@ -147,7 +147,7 @@ def test_grow_only_ranks_anew_between_the_levels_held(held: set[int], levels: li
 def test_grow_only_keeps_always_kept_coordinates_at_level_0() -> None:
     layout = layout_of(8, bias=True)
     current = LevelMap(torch.tensor([0, 0, 1, 1, 2, 2, 3, 3, 0], dtype=torch.uint8), QUARTERS)
-    at = standing(layout, [1, 2, 3, 4, 5, 6, 7, 8, 0], torch.zeros(9))
+    at = inputs(layout, [1, 2, 3, 4, 5, 6, 7, 8, 0], torch.zeros(9))
     for held in ({1}, {3}):
         grown = Taylor(refresh="grow_only").rank(replace(at, current=current, held=frozenset(held)))
         assert grown.levels[8] == 0
@@ -157,7 +157,7 @@ def test_grow_only_keeps_always_kept_coordinates_at_level_0() -> None:
 def test_grow_only_may_bring_in_coordinates_of_no_sub_model() -> None:
     # The ladder ends at a half and nobody holds that level yet: its two new coordinates are the best of all outside.
     current = LevelMap(torch.tensor([0, 0, 1, 1, 2, 2, 2, 2], dtype=torch.uint8), (0.25, 0.5))
-    at = standing(layout_of(8), torch.arange(1.0, 9.0), torch.zeros(8), (0.25, 0.5))
+    at = inputs(layout_of(8), torch.arange(1.0, 9.0), torch.zeros(8), (0.25, 0.5))
     ranking = Taylor(refresh="grow_only")
     grown = ranking.rank(replace(at, current=current, held=frozenset({0})))
     assert grown.levels.tolist() == [0, 0, 2, 2, 2, 2, 1, 1]
@@ -167,7 +167,7 @@ def test_grow_only_may_bring_in_coordinates_of_no_sub_model() -> None:
 
 def test_random_belongs_to_seed_and_tick() -> None:
     layout = layout_of(50, 150, bias=True)
-    at = standing(layout, torch.zeros(202), None, (0.05, 0.1, 0.2, 0.5, 1.0))
+    at = inputs(layout, torch.zeros(202), None, (0.05, 0.1, 0.2, 0.5, 1.0))
 
     def rank(seed: int, tick: int) -> list[int]:
         levels = Random().rank(replace(at, seed=seed, tick=tick))
@@ -187,7 +187,7 @@ def test_unstructured_maps_are_due_every_interval(ranking: Taylor | Magnitude | 
 
 def test_the_full_model() -> None:
     full = FullModel()
-    levels = full.rank(standing(layout_of(5, bias=True), torch.zeros(6)))
+    levels = full.rank(inputs(layout_of(5, bias=True), torch.zeros(6)))
     assert levels.levels.tolist() == [0] * 6
     assert levels.ladder == full.ladder((0.05, 1.0)) == (1.0,)
     assert not any(full.due(tick, 1) for tick in range(5))
@@ -197,7 +197,7 @@ def test_counts_match_the_rule_whatever_the_tensors() -> None:
     layout, ladder = layout_of(11, 237, 64, bias=True), (0.05, 0.1, 0.2, 0.5, 1.0)
     model = torch.sin(torch.arange(315.0))
     for previous in (None, model.roll(1), model):
-        levels = Taylor().rank(standing(layout, model, previous, ladder))
+        levels = Taylor().rank(inputs(layout, model, previous, ladder))
         assert levels.sizes == tuple(3 + n for n in kept_counts(ladder, 312)) == (19, 34, 65, 159, 315)
 
 
@@ -210,7 +210,7 @@ def test_a_refresh_equals_a_plain_sort(floor: float, moved: float) -> None:
     model = torch.randint(-9, 10, (layout.size,), generator=draw) / 8
     previous = model + torch.randint(-3, 4, (layout.size,), generator=draw) / 16
     previous = torch.where(torch.rand(layout.size, generator=draw) < moved, previous, model)
-    found = Taylor(floor=floor).rank(standing(layout, model, previous, ladder)).levels
+    found = Taylor(floor=floor).rank(inputs(layout, model, previous, ladder)).levels
 
     scores = ((model - previous) * model).square()
     order = sorted(range(layout.size), key=lambda i: (-scores[i].item(), -model[i].abs().item(), i))
@@ -234,9 +234,9 @@ def test_a_map_knows_its_sizes_without_counting(
 ) -> None:
     layout = layout_of(40, 1, 27, bias=True)
     model, previous = torch.randn(2, layout.size, generator=torch.Generator().manual_seed(1))
-    first = kind(floor=floor).rank(standing(layout, model, ladder=ladder))
-    later = kind(floor=floor).rank(standing(layout, model, previous, ladder))
-    at = replace(standing(layout, previous, model, ladder), current=later, held=frozenset({0}))
+    first = kind(floor=floor).rank(inputs(layout, model, ladder=ladder))
+    later = kind(floor=floor).rank(inputs(layout, model, previous, ladder))
+    at = replace(inputs(layout, previous, model, ladder), current=later, held=frozenset({0}))
     grown = kind(floor=floor, refresh="grow_only").rank(at)
     for levels in (first, later, grown):
         assert levels.counted is not None

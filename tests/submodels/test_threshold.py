@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.submodels.rankings import Magnitude, Standing, Threshold
+from fedgmr.submodels.rankings import Magnitude, RankingInputs, Threshold
 from fedgmr.training.dropping import factor
 
 
@@ -16,8 +16,8 @@ def rank(
     layout: Layout, model: list[float] | Tensor, ladder: tuple[float, ...], *, scope: str = "global", tick: int = 0
 ) -> LevelMap:
     values = torch.as_tensor(model, dtype=torch.float32)
-    standing = Standing(layout=layout, ladder=ladder, model=values, tick=tick)
-    return Threshold(scope=scope).rank(standing)  # type: ignore[arg-type]
+    inputs = RankingInputs(layout=layout, ladder=ladder, model=values, tick=tick)
+    return Threshold(scope=scope).rank(inputs)  # type: ignore[arg-type]
 
 
 def test_biases_are_ranked_with_the_weights() -> None:
@@ -26,8 +26,8 @@ def test_biases_are_ranked_with_the_weights() -> None:
     quarters = (0.25, 0.5, 0.75, 1.0)
     assert rank(layout, [8, -1, 3, -5], quarters).levels.tolist() == [0, 3, 2, 1]
     assert rank(layout, [8, -1, 3, 0], quarters).levels.tolist() == [0, 2, 1, 3]
-    standing = Standing(layout=layout, ladder=quarters, model=torch.tensor([8.0, -1, 3, 0]), previous=torch.zeros(4))
-    assert Magnitude().rank(standing).levels.tolist() == [0, 3, 1, 0]
+    inputs = RankingInputs(layout=layout, ladder=quarters, model=torch.tensor([8.0, -1, 3, 0]), previous=torch.zeros(4))
+    assert Magnitude().rank(inputs).levels.tolist() == [0, 3, 1, 0]
 
 
 @pytest.mark.parametrize("scope", ["global", "layerwise"])
@@ -89,8 +89,8 @@ def test_it_does_not_look_back_and_is_due_at_every_tick() -> None:
     layout = Layout.of(nn.Linear(4, 1, bias=False))
     model = torch.tensor([4.0, 3.0, 2.0, 1.0])
     at = {"layout": layout, "ladder": (0.5, 1.0), "model": model}
-    first = Threshold().rank(Standing(**at))  # type: ignore[arg-type]
-    later = Threshold().rank(Standing(**at, previous=model.flip(0), tick=9))  # type: ignore[arg-type]
+    first = Threshold().rank(RankingInputs(**at))  # type: ignore[arg-type]
+    later = Threshold().rank(RankingInputs(**at, previous=model.flip(0), tick=9))  # type: ignore[arg-type]
     assert first.levels.tolist() == later.levels.tolist() == [0, 0, 1, 1]
     assert all(Threshold().due(tick, 25) for tick in range(1, 60))
     assert Threshold().ladder((0.3, 0.7)) == (0.3, 0.7)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.submodels.rankings import Standing
+from fedgmr.submodels.rankings import RankingInputs
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix, kept_channels, solve_widths, width_levels
 from fedgmr.tasks.models.conv2 import Conv2
 
@@ -206,7 +206,7 @@ def test_one_width_per_density() -> None:
 def test_rankings_by_width() -> None:
     model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
     plan, layout = followed(model)
-    at = Standing(layout=layout, ladder=(0.5, 1.0), model=layout.flatten(model), tick=1, plan=plan)
+    at = RankingInputs(layout=layout, ladder=(0.5, 1.0), model=layout.flatten(model), tick=1, plan=plan)
     # Two of four channels keep 7 of 13 coordinates, one keeps 4: two are nearer to 6.5.
     prefix, rolling = WidthPrefix().rank(at), RollingWindow().rank(at)
     assert by_tensor(prefix, layout)["0.bias"] == [0, 0, 1, 1]
@@ -225,7 +225,7 @@ def test_a_ranking_by_width_needs_the_channels(ranking: WidthPrefix | RollingWin
     model = nn.Linear(1, 4)
     layout = Layout.of(model)
     with pytest.raises(ValueError, match=f"{ranking.kind} needs the model's channels"):
-        ranking.rank(Standing(layout=layout, ladder=LADDER, model=layout.flatten(model)))
+        ranking.rank(RankingInputs(layout=layout, ladder=LADDER, model=layout.flatten(model)))
 
 
 def test_a_map_is_made_in_no_time() -> None:

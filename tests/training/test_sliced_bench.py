@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.submodels.channels.plan import follow_channels
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.submodels.rankings import Standing
+from fedgmr.submodels.rankings import RankingInputs
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix, solve_widths, width_levels
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
@@ -43,14 +43,14 @@ def task_of(model: Callable[[], nn.Module], dtype: torch.dtype = torch.float64, 
 def level_map(task: Task, shift: int | None, ladder: Sequence[float] = LADDER) -> LevelMap:
     """What the width rankings make of the model; a shift of None is the prefix."""
     model = task.initial_model(SEED)
-    standing = Standing(
+    inputs = RankingInputs(
         layout=task.layout(),
         ladder=tuple(ladder),
         model=task.layout().flatten(model),
         tick=9 if shift is None else shift,
         plan=follow_channels(model),
     )
-    return (WidthPrefix() if shift is None else RollingWindow()).rank(standing)
+    return (WidthPrefix() if shift is None else RollingWindow()).rank(inputs)
 
 
 def work(task: Task, levels: LevelMap, level: int, **more: Any) -> ClientTask:

@@ -12,7 +12,7 @@ import fedgmr.training.sparse.cut as module_under_test
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.submodels.rankings import Magnitude, Standing
+from fedgmr.submodels.rankings import Magnitude, RankingInputs
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
@@ -138,7 +138,7 @@ def test_conv_2() -> None:
     samples = pictures, torch.from_numpy(draws.integers(0, 62, 60))
     task = Task(name="t", model=Conv2, train=samples, test=samples)
     layout, model = task.layout(), task.initial_model(0)
-    levels = Magnitude().rank(Standing(layout=layout, ladder=(0.05, 1.0), model=layout.flatten(model)))
+    levels = Magnitude().rank(RankingInputs(layout=layout, ladder=(0.05, 1.0), model=layout.flatten(model)))
     job = replace(job_of(task, 0), levels=levels, learning_rate=0.05)
     bench = SparseBench(model, layout, CPU, density=0.12, smallest=1_000_000)
     close(trainer_of(task, bench).train(job), trainer_of(task, masked_bench(task)).train(job), 1e-5)

@@ -27,7 +27,7 @@ from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.submodels.rankings import Standing
+from fedgmr.submodels.rankings import RankingInputs
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Task
 
@@ -125,7 +125,7 @@ class Workplace:
         """The level map that follows from the recipe and the version."""
         rules = self.recipe.method
         # A map is implied only where the ranking looks at nothing but the tick.
-        standing = Standing(
+        inputs = RankingInputs(
             layout=self.layout,
             ladder=rules.levels_in_ladder,
             model=torch.zeros(self.layout.size, dtype=self.layout.dtype),
@@ -133,7 +133,7 @@ class Workplace:
             seed=self.recipe.seed,
             plan=self.plan,
         )
-        return rules.ranking.rank(standing)
+        return rules.ranking.rank(inputs)
 
     def train(self, order: Order, values: Sequence[Piece], levels: LevelMap, *, run: int) -> Update:
         """The update for a task whose map is known; Refused where the values are not the ones announced."""
