@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from netns import Count
 
-from fedgmr.exchange import ClientTask
+from fedgmr.exchange import Shipment
 from fedgmr.experiments.assembly import counted_levels, make_network
 from fedgmr.fleets.network import Link
 from fedgmr.recipe import Recipe
@@ -79,25 +78,10 @@ class Prediction:
 
     def task(self, client: int, level: int, *, level_map: bool) -> tuple[float, int, int]:
         """(seconds, bytes down, bytes up); `level_map`: the client has to be sent it."""
-        nothing = torch.empty(0)
         self.network.known_maps = {} if level_map else {client: (0, level)}
         self.network.uplink_free = 0.0
-        (trip,) = self.network.send(
-            [
-                ClientTask(
-                    client=client,
-                    version=0,
-                    level=level,
-                    levels=self.levels,
-                    map_version=0,
-                    model=nothing,
-                    buffers=nothing,
-                    learning_rate=0.0,
-                    first_batch=0,
-                )
-            ],
-            0.0,
-        )
+        shipment = Shipment(client=client, level=level, levels=self.levels, map_version=0, first_batch=0)
+        (trip,) = self.network.send([shipment], 0.0)
         return trip.arrival, trip.down, trip.up
 
 

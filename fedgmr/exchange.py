@@ -22,23 +22,24 @@ class ClientProfile:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ClientTask:
-    """One piece of work for one client."""
+class Shipment:
+    """The part of a task that decides how many bytes it moves and how long it takes."""
 
     client: int
-    version: int  # merges done at dispatch
     level: int
     levels: LevelMap
     map_version: int
+    first_batch: int  # mini-batches this client has been given before
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientTask(Shipment):
+    """One piece of work for one client."""
+
+    version: int  # merges done at dispatch
     model: Tensor  # the global model at `version`, shared by all tasks of that version
     buffers: Tensor
     learning_rate: float
-    first_batch: int  # mini-batches this client has been given before
-
-    @property
-    def density(self) -> float:
-        """The density of the sub-model."""
-        return self.levels.ladder[self.level]
 
 
 @dataclass(frozen=True, kw_only=True)

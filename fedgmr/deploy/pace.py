@@ -48,7 +48,7 @@ def paced_for_machines(recipe: Recipe, given: Sequence[str]) -> Recipe:
         given: the keys that were set by hand, which stay as they are.
     """
     task = make_task(recipe)
-    simulated = getattr(resolve(recipe, task).method.coordination, "period", None)
+    simulated = resolve(recipe, task).method.coordination.period
     virtual = simulated or _MARGIN * synchronous_round(recipe, task.layout())
     period = max(SHORTEST_PERIOD, virtual + _MARGIN * TASK_OVERHEAD)
     return _paced(recipe, given, period=period, seconds=recipe.seconds * period / virtual)
@@ -70,7 +70,7 @@ def paced_for_trying(recipe: Recipe, given: Sequence[str], *, clients: int, star
         )
     recipe = replace(recipe, fleet=replace(fleet, clients=clients))
     period = max(SHORTEST_PERIOD, math.ceil(_MARGIN * (WAITING + STARTS * start)))
-    ticks = getattr(recipe.method.coordination, "period", None) or period
+    ticks = recipe.method.coordination.period or period
     return _paced(recipe, given, period=period, seconds=min(LOCAL_TICKS * ticks, LOCAL_SECONDS))
 
 

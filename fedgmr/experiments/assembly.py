@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgmr.exchange import ClientProfile, ClientTask
+from fedgmr.exchange import ClientProfile, Shipment
 from fedgmr.experiments.dealing import deal, server_samples
 from fedgmr.experiments.workshop import Workshop
 from fedgmr.federation import RecordedFleet
 from fedgmr.fleets.measurement import SIMULATED, Meter
-from fedgmr.fleets.network import IndexedSizes, Link, Network, NetworkSettings, PaperSizes, Sizes, WireSizes
+from fedgmr.fleets.network import Link, Network, NetworkSettings
 from fedgmr.fleets.rounding import RoundingExecutor
 from fedgmr.fleets.simulated import SimulatedFleet
+from fedgmr.fleets.sizes import IndexedSizes, PaperSizes, Sizes, WireSizes
 from fedgmr.recipe import Recipe
 from fedgmr.server import Server, Workload
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
@@ -62,7 +63,7 @@ def resolve(recipe: Recipe, task: Task) -> Recipe:
 def resolve_times(recipe: Recipe, layout: Callable[[], Layout]) -> Recipe:
     """The recipe with its period and evaluation grid written out; asks for the layout only if they follow from it."""
     coordination, every = recipe.method.coordination, recipe.evaluation.every_seconds
-    period: float | None = getattr(coordination, "period", None)
+    period = coordination.period
     if period is None and (every is None or isinstance(coordination, SemiAsynchronous | Asynchronous)):
         period = _PERIOD_MARGIN * synchronous_round(recipe, layout())
     if isinstance(coordination, SemiAsynchronous | Asynchronous):
@@ -249,7 +250,7 @@ def make_network(
 
 def round_period(recipe: Recipe, layout: Layout) -> float:
     """What a round may take where densities are measured: the method's period, or the one it would have."""
-    period: float | None = getattr(recipe.method.coordination, "period", None)
+    period = recipe.method.coordination.period
     return _PERIOD_MARGIN * synchronous_round(recipe, layout) if period is None else period
 
 
@@ -262,23 +263,12 @@ def synchronous_round(recipe: Recipe, layout: Layout) -> float:
     ladder = tuple(sorted({link.density for link in links if link.density is not None}))
     levels = counted_levels(layout, ladder)
     network = make_network(recipe, layout, links, settings=replace(recipe.network, noise=0.0), ims=True)
-    nothing = torch.empty(0)
-    tasks = [
-        ClientTask(
-            client=client,
-            version=0,
-            level=ladder.index(link.density or 1.0),
-            levels=levels,
-            map_version=0,
-            model=nothing,
-            buffers=nothing,
-            learning_rate=0.0,
-            first_batch=0,
-        )
+    shipments = [
+        Shipment(client=client, level=ladder.index(link.density or 1.0), levels=levels, map_version=0, first_batch=0)
         for client, link in enumerate(links)
     ]
-    network.known_maps = {task.client: (0, task.level) for task in tasks}
-    return max(trip.arrival for trip in network.send(tasks, 0.0))
+    network.known_maps = {shipment.client: (0, shipment.level) for shipment in shipments}
+    return max(trip.arrival for trip in network.send(shipments, 0.0))
 
 
 def counted_levels(layout: Layout, ladder: Ladder) -> LevelMap:

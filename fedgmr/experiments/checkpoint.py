@@ -97,5 +97,6 @@ def _digest(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> str:
     digest = hashlib.blake2b(json.dumps(state).encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
+        if tensor.numel():  # an empty one from the wire has strides that cannot be viewed as bytes
+            digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

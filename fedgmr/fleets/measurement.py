@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedgmr.exchange import ClientTask, News
-from fedgmr.fleets.network import MIB, Sizes
+from fedgmr.fleets.network import MIB
+from fedgmr.fleets.sizes import Sizes
 
 _RATE_DEVIATION = 1000.0  # s/MiB, of a rate nobody has seen yet
 _DRIFT = 0.1  # how much a rate may change from one task to the next, as a share
@@ -57,16 +58,6 @@ class LinkEstimate:
     def seconds(self, *, down: int, up: int) -> float:
         """What a task of so many bytes will take beside its training."""
         return float(_regressor(down, up) @ self.mean)
-
-    @property
-    def down(self) -> float:
-        """The download rate, MiB/s; infinite where none was noticed."""
-        return float(1 / self.mean[1]) if self.mean[1] else float("inf")
-
-    @property
-    def up(self) -> float:
-        """The upload rate, MiB/s; infinite where none was noticed."""
-        return float(1 / self.mean[2]) if self.mean[2] else float("inf")
 
 
 def largest_fitting(times: Sequence[float], period: float, current: int) -> int:

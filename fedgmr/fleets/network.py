@@ -1,21 +1,21 @@
 """The network model: bytes to seconds (section 5 of docs/decisions.md, fitted to the paper's table of IMS costs).
 
-Objects leave the server one after another over one shared uplink. With IMS there is one object per gap between
-neighbouring levels in use among the clients dispatched together, without it one per client. A client is ready when
+Objects leave the server one after another over one shared uplink; `multicast.py` says which. A client is ready when
 its last object has left the server and its own downlink has carried its payload (cut-through); then it computes and
-uploads.
+uploads. The network asks only for what decides bytes and noise, a `Shipment`, so times need no task.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
-from fedgmr.exchange import ClientTask
+from fedgmr.exchange import Shipment
+from fedgmr.fleets.multicast import Span, lacking_part, plan_transmissions
+from fedgmr.fleets.sizes import Sizes
 from fedgmr.seeding import generator
-from fedgmr.submodels.levels import LevelMap
-from fedgmr.wire import ValueType, map_bytes, update_bytes, values_bytes
 
 MIB = 2**20
 
@@ -61,115 +61,9 @@ class NetworkSettings:
     )
 
 
-class Sizes(Protocol):
-    """Bytes of the objects that cross the network."""
-
-    def values(self, levels: LevelMap, first: int, last: int) -> int:
-        """Object with the values of levels first..last, as the server sends it."""
-        ...
-
-    def level_map(self, levels: LevelMap, first: int, last: int) -> int:
-        """The level map's part for levels first..last."""
-        ...
-
-    def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
-        """Values on a client's downlink when they come as one object per entry of `cuts`, the objects' last levels."""
-        ...
-
-    def update(self, levels: LevelMap, level: int) -> int:
-        """What a client at `level` uploads."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class WireSizes:
-    """The exact encoded length of `fedgmr.wire`."""
-
-    buffers: int
-    per_width: bool = False  # the model's buffers travel once per level
-    value_type: ValueType = ValueType.FP32
-
-    def values(self, levels: LevelMap, first: int, last: int) -> int:
-        """Values of the increments; model buffers travel with level 0."""
-        count = sum(levels.increments[first : last + 1])
-        blocks = len(levels.ladder) if self.per_width else 1
-        return values_bytes(count, blocks * self.buffers if first == 0 else 0, self.value_type)
-
-    def level_map(self, levels: LevelMap, first: int, last: int) -> int:
-        """Entropy-coded membership; nothing where a client can work it out."""
-        if levels.implied:
-            return 0
-        return map_bytes(levels.increments, total=len(levels), first=first, last=last)
-
-    def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
-        """All objects."""
-        firsts = [0, *(cut + 1 for cut in cuts[:-1])]
-        return sum(self.values(levels, first, last) for first, last in zip(firsts, cuts, strict=True))
-
-    def update(self, levels: LevelMap, level: int) -> int:
-        """Values only."""
-        blocks = level + 1 if self.per_width else 1
-        return update_bytes(levels.sizes[level], blocks * self.buffers, self.value_type)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaperSizes:
-    """Section 5.2: values + one bit per weight + dense parameters on the server's link, density × full on others."""
-
-    weights: int  # prunable coordinates
-    dense: int  # always-kept coordinates
-
-    @property
-    def full(self) -> float:
-        """Bytes of the full model in the paper's sparse format."""
-        return 4 * self.weights + self.weights / 8 + 4 * self.dense
-
-    def _density(self, levels: LevelMap, first: int, last: int) -> float:
-        kept = levels.sizes[last] - (levels.sizes[first - 1] if first else 0)
-        # Rankings without always-kept coordinates count densities on everything.
-        return min(1.0, (kept - (self.dense if first == 0 else 0)) / self.weights)
-
-    def values(self, levels: LevelMap, first: int, last: int) -> int:
-        """Every object carries its own bitmap and the dense parameters."""
-        return round(4 * self._density(levels, first, last) * self.weights + self.weights / 8 + 4 * self.dense)
-
-    def level_map(self, levels: LevelMap, first: int, last: int) -> int:
-        """In the object already."""
-        return 0
-
-    def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
-        """Density × full size, however many objects."""
-        return self.update(levels, cuts[-1])
-
-    def update(self, levels: LevelMap, level: int) -> int:
-        """Density × full size."""
-        return round(self._density(levels, 0, level) * self.full)
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexedSizes:
-    """A41: a 4-byte value and a 4-byte index per coordinate, on every link."""
-
-    def values(self, levels: LevelMap, first: int, last: int) -> int:
-        """The coordinates of the increments."""
-        return 8 * sum(levels.increments[first : last + 1])
-
-    def level_map(self, levels: LevelMap, first: int, last: int) -> int:
-        """In the indices already."""
-        return 0
-
-    def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
-        """The sub-model, however many objects."""
-        return self.update(levels, cuts[-1])
-
-    def update(self, levels: LevelMap, level: int) -> int:
-        """The sub-model."""
-        return 8 * levels.sizes[level]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Trip:
-    """One task's way through the network."""
+    """One shipment's way through the network and back."""
 
     client: int
     arrival: float  # when the update is at the server
@@ -198,72 +92,70 @@ class Network:
         # By client: the level map it holds, as (version, highest level known).
         self.known_maps: dict[int, tuple[int, int]] = {}
 
-    def send(self, tasks: Sequence[ClientTask], now: float) -> list[Trip]:
-        """Send the tasks dispatched together at `now`."""
-        tasks = sorted(tasks, key=lambda task: (task.level, task.client))
-        begin = max(now, self.uplink_free)
-        departures = self._multicast(tasks, begin) if self.ims else self._unicast(tasks, begin)
-        trips = [self._trip(task, *departure) for task, departure in zip(tasks, departures, strict=True)]
-        for task in tasks:
-            self.known_maps[task.client] = (task.map_version, task.level)
+    def send(self, shipments: Sequence[Shipment], now: float) -> list[Trip]:
+        """Send what is dispatched together at `now`."""
+        shipments = sorted(shipments, key=lambda shipment: (shipment.level, shipment.client))
+        clock = max(now, self.uplink_free)
+        downloads = {shipment.client: _Download() for shipment in shipments}
+        for transmission in plan_transmissions(shipments, ims=self.ims):
+            maps = [self._map_bytes(shipment, transmission.span) for shipment in transmission.receivers]
+            size = self.sizes.values(transmission.receivers[0].levels, *transmission.span) + max(maps)
+            begin, clock = clock, self._transmit(clock, size)
+            for shipment, level_map in zip(transmission.receivers, maps, strict=True):
+                downloads[shipment.client].add(begin, clock, transmission.span[1], level_map)
+        trips = [self._trip(shipment, downloads[shipment.client]) for shipment in shipments]
+        for shipment in shipments:
+            self.known_maps[shipment.client] = (shipment.map_version, shipment.level)
         return trips
 
     def training_seconds(self, client: int) -> float:
-        """What a task's local training takes."""
+        """Seconds that the local training of a task takes."""
         own = self.links[client].compute_seconds
         return self.settings.compute_seconds if own is None else own
 
-    def _multicast(self, tasks: Sequence[ClientTask], begin: float) -> list[tuple[float, float, int]]:
-        """(first byte leaves, last has left, bytes to download) per task; one object per gap between levels in use."""
-        cuts = sorted({task.level for task in tasks})
-        gaps = list(zip([0, *(cut + 1 for cut in cuts[:-1])], cuts, strict=True)) if cuts else []
-        left: dict[int, float] = {}
-        clock = begin
-        for first, level in gaps:
-            receivers = [task for task in tasks if task.level >= level]
-            level_map = max(self._map_needed(task, first, level) for task in receivers)
-            clock = self._transmit(clock, self.sizes.values(receivers[0].levels, first, level) + level_map)
-            left[level] = clock
-        departures = []
-        for task in tasks:
-            values = self.sizes.download(task.levels, [cut for cut in cuts if cut <= task.level])
-            level_map = sum(self._map_needed(task, first, last) for first, last in gaps if last <= task.level)
-            departures.append((begin, left[task.level], values + level_map))
-        return departures
-
-    def _unicast(self, tasks: Sequence[ClientTask], begin: float) -> list[tuple[float, float, int]]:
-        departures, clock = [], begin
-        for task in tasks:
-            start, level_map = clock, self._map_needed(task, 0, task.level)
-            clock = self._transmit(clock, self.sizes.values(task.levels, 0, task.level) + level_map)
-            departures.append((start, clock, self.sizes.download(task.levels, [task.level]) + level_map))
-        return departures
+    def _map_bytes(self, shipment: Shipment, span: Span) -> int:
+        """Bytes of the part of the level map that the client lacks."""
+        part = lacking_part(shipment, span, self.known_maps)
+        return 0 if part is None else self.sizes.level_map(shipment.levels, *part)
 
     def _transmit(self, start: float, size: int) -> float:
         self.server_bytes += size
         self.uplink_free = start + size / (self.settings.server_rate * MIB * self.scale)
         return self.uplink_free
 
-    def _map_needed(self, task: ClientTask, first: int, last: int) -> int:
-        """Bytes of level map the client lacks among the parts first..last."""
-        version, known = self.known_maps.get(task.client, (-1, -1))
-        if version == task.map_version:
-            first = max(first, known + 1)
-        return self.sizes.level_map(task.levels, first, last) if first <= last else 0
+    def _trip(self, shipment: Shipment, download: "_Download") -> Trip:
+        link = self.links[shipment.client]
+        down = self.sizes.download(shipment.levels, download.cuts) + download.map_bytes
+        up = self.sizes.update(shipment.levels, shipment.level)
+        noise_down, noise_up = self._noise(shipment)
+        seconds = down / (link.down * MIB * self.scale) * noise_down
+        if self.settings.cut_through:
+            ready = max(download.last_byte, download.first_byte + seconds)
+        else:
+            ready = download.last_byte + seconds
+        arrival = ready + self.training_seconds(shipment.client) + up / (link.up * MIB * self.scale) * noise_up
+        return Trip(client=shipment.client, arrival=arrival, down=down, up=up)
 
-    def _trip(self, task: ClientTask, first_byte: float, last_byte: float, down: int) -> Trip:
-        link = self.links[task.client]
-        up = self.sizes.update(task.levels, task.level)
-        noise_down, noise_up = self._noise(task)
-        download = down / (link.down * MIB * self.scale) * noise_down
-        ready = max(last_byte, first_byte + download) if self.settings.cut_through else last_byte + download
-        arrival = ready + self.training_seconds(task.client) + up / (link.up * MIB * self.scale) * noise_up
-        return Trip(client=task.client, arrival=arrival, down=down, up=up)
-
-    def _noise(self, task: ClientTask) -> tuple[float, float]:
+    def _noise(self, shipment: Shipment) -> tuple[float, float]:
         sigma = self.settings.noise
         if sigma == 0:
             return 1.0, 1.0
-        draws = generator(self.seed, "network", task.client, task.first_batch).standard_normal(2)
+        draws = generator(self.seed, "network", shipment.client, shipment.first_batch).standard_normal(2)
         down, up = np.exp(sigma * draws - sigma**2 / 2)
         return float(down), float(up)
+
+
+@dataclass(kw_only=True)
+class _Download:
+    """One client's share of the objects of a dispatch."""
+
+    first_byte: float = math.inf  # when it leaves the server
+    last_byte: float = 0.0  # when it has left
+    cuts: list[int] = field(default_factory=list)  # the last levels of the objects
+    map_bytes: int = 0
+
+    def add(self, begin: float, end: float, cut: int, map_bytes: int) -> None:
+        """Take in an object that leaves between two moments."""
+        self.first_byte, self.last_byte = min(self.first_byte, begin), end
+        self.cuts.append(cut)
+        self.map_bytes += map_bytes

@@ -16,8 +16,9 @@ from torch import Tensor
 from fedgmr.exchange import ClientProfile, ClientTask, Update
 from fedgmr.experiments.assembly import counted_levels
 from fedgmr.federation import federate
-from fedgmr.fleets.network import Link, Network, NetworkSettings, PaperSizes
+from fedgmr.fleets.network import Link, Network, NetworkSettings
 from fedgmr.fleets.simulated import SimulatedFleet
+from fedgmr.fleets.sizes import PaperSizes
 from fedgmr.methods.method import Method
 from fedgmr.server import Server, Workload
 from fedgmr.server.aggregation import Merge

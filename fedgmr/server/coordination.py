@@ -25,6 +25,11 @@ class Coordination(Protocol):
 
     kind: ClassVar[str]
 
+    @property
+    def period(self) -> float | None:
+        """Seconds of a tick; None where a round takes as long as its clients."""
+        ...
+
     def wait(self, tick: int, in_flight: int) -> Wait:
         """What merge number `tick + 1` waits for."""
         ...
@@ -39,6 +44,7 @@ class Synchronous:
     """Wait for every client at work."""
 
     kind: ClassVar[str] = "synchronous"
+    period: ClassVar[None] = None
 
     def wait(self, tick: int, in_flight: int) -> Wait:
         """All in flight."""

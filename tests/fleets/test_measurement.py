@@ -12,7 +12,8 @@ from fedgmr.experiments.assembly import assemble, make_task, resolve
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.federation import federate
 from fedgmr.fleets.measurement import LinkEstimate, Meter, Prior, largest_fitting
-from fedgmr.fleets.network import MIB, WireSizes
+from fedgmr.fleets.network import MIB
+from fedgmr.fleets.sizes import WireSizes
 from fedgmr.recipe import recipe_from
 from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.levels import LevelMap
@@ -26,7 +27,6 @@ def test_three_observations_give_overhead_and_both_rates() -> None:
     estimate.observe(down=MIB, up=0, seconds=6.0)  # a probe: 2 s per MiB
     estimate.observe(down=MIB, up=MIB // 2, seconds=11.0)  # a task: 5 s for half a MiB
     assert estimate.mean == pytest.approx([4.0, 2.0, 10.0], rel=1e-3)
-    assert (estimate.down, estimate.up) == (pytest.approx(0.5, rel=1e-3), pytest.approx(0.1, rel=1e-3))
     assert estimate.seconds(down=3 * MIB, up=2 * MIB) == pytest.approx(4 + 6 + 20, rel=1e-3)
 
 
@@ -59,7 +59,6 @@ def test_rates_are_never_negative() -> None:
     estimate.observe(down=0, up=0, seconds=9.0)
     estimate.observe(down=MIB, up=MIB, seconds=5.0)  # faster than nothing
     assert (estimate.mean >= 0).all()
-    assert estimate.down == float("inf") or estimate.down > 0
 
 
 @pytest.mark.parametrize(

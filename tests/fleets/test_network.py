@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedgmr.exchange import ClientTask
-from fedgmr.fleets.network import MIB, IndexedSizes, Link, Network, NetworkSettings, PaperSizes, Trip, WireSizes
+from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings, Trip
+from fedgmr.fleets.sizes import IndexedSizes, PaperSizes, WireSizes
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.wire import Stamp, ValueType, encode_map, encode_update, encode_values
 

@@ -10,8 +10,9 @@ from torch import nn
 
 from fedgmr.exchange import ClientProfile, ClientTask, Update
 from fedgmr.federation import federate
-from fedgmr.fleets.network import Link, Network, NetworkSettings, Trip, WireSizes
+from fedgmr.fleets.network import Link, Network, NetworkSettings, Trip
 from fedgmr.fleets.simulated import Absence, SimulatedFleet
+from fedgmr.fleets.sizes import WireSizes
 from fedgmr.server import Server, ServerRules, Workload
 from fedgmr.server.coordination import Asynchronous, Coordination, SemiAsynchronous, Synchronous
 from fedgmr.submodels.layout import Layout

@@ -10,7 +10,8 @@ pytest.importorskip("flwr")
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask
-from fedgmr.fleets.network import Link, Network, NetworkSettings, WireSizes
+from fedgmr.fleets.network import Link, Network, NetworkSettings
+from fedgmr.fleets.sizes import WireSizes
 from fedgmr.flower.client.workplace import complete_map
 from fedgmr.flower.messages import Order, task_contents
 from fedgmr.flower.server.packing import Parcel, pack_tasks, shared_size

@@ -77,9 +77,9 @@ def three_merges(rules: ServerRules, **more: Any) -> tuple[Server, list[float]]:
 def test_tasks_say_what_to_do() -> None:
     at = server(ServerRules(ladder=(0.5, 1.0), ranking=Magnitude(), interval=100), (1.0, 2.0), densities=(1.0, 0.5))
     one, two = at.tasks([0, 1], 0.0)
-    assert [(t.client, t.version, t.level, t.density, t.first_batch, t.learning_rate) for t in (one, two)] == [
-        (0, 0, 1, 1.0, 0, 1.0),
-        (1, 0, 0, 0.5, 0, 1.0),
+    assert [(t.client, t.version, t.level, t.first_batch, t.learning_rate) for t in (one, two)] == [
+        (0, 0, 1, 0, 1.0),
+        (1, 0, 0, 0, 1.0),
     ]
     assert one.model is two.model is at.model
     at.merge([answer(one, 1.0, 2.0)], 1.0)

@@ -17,6 +17,7 @@ from fedgmr import wire
 from fedgmr.exchange import ClientTask, News, Update
 from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.measurement import Meter, Prior
+from fedgmr.fleets.multicast import KnownMaps
 from fedgmr.flower.answers import Failed, Result, read_result
 from fedgmr.flower.messages import TRAIN, task_contents
 from fedgmr.flower.server.books import Books
@@ -24,7 +25,7 @@ from fedgmr.flower.server.clock import Clock
 from fedgmr.flower.server.courier import Answer, Courier, Grid, Letter, Online
 from fedgmr.flower.server.flights import Flight, Flights
 from fedgmr.flower.server.journal import Journal
-from fedgmr.flower.server.packing import Known, Parcel, pack_tasks
+from fedgmr.flower.server.packing import Parcel, pack_tasks
 from fedgmr.flower.server.reception import Greeting, Reception
 from fedgmr.flower.server.roster import Roster
 from fedgmr.flower.terms import Terms
@@ -256,7 +257,7 @@ class FlowerFleet:
         self.courier.send([self._letter(flight, contents[0])])
         self.books.tell("sent again", flight, bytes=parcels[0].size)
 
-    def _packed(self, tasks: Sequence[ClientTask], known: Known) -> list[Parcel]:
+    def _packed(self, tasks: Sequence[ClientTask], known: KnownMaps) -> list[Parcel]:
         """Parcels that are about to leave, with their bytes counted."""
         terms = self.terms
         parcels = pack_tasks(tasks, known, run=terms.run, ims=terms.ims, value_type=terms.value_type)

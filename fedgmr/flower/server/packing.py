@@ -5,17 +5,15 @@ otherwise one per level; a MAP object goes only to clients that do not have that
 sizes as `fleets/network.py` charges in a simulation.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask
-
-Known = Mapping[int, tuple[int, int]]  # by client: version and highest level of the map it holds
-Span = tuple[int, int]  # first and last level of an object
+from fedgmr.fleets.multicast import KnownMaps, Span, lacking_part, plan_transmissions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,8 +29,8 @@ class Parcel:
     """All objects of one task."""
 
     task: ClientTask
-    values: tuple[Piece, ...]
-    maps: tuple[Piece, ...]
+    values: list[Piece] = field(default_factory=list)
+    maps: list[Piece] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -41,7 +39,7 @@ class Parcel:
 
 
 def pack_tasks(
-    tasks: Sequence[ClientTask], known: Known, *, run: int, ims: bool, value_type: wire.ValueType
+    tasks: Sequence[ClientTask], known: KnownMaps, *, run: int, ims: bool, value_type: wire.ValueType
 ) -> list[Parcel]:
     """One parcel per task; what tasks share is the same object in each.
 
@@ -55,35 +53,21 @@ def pack_tasks(
     if not tasks:
         return []
     bench = _PackingBench(tasks, run, value_type)
-    cuts = sorted({task.level for task in tasks})
-    parcels = []
-    for task in tasks:
-        spans = list(_gaps(cut for cut in cuts if cut <= task.level)) if ims else [(0, task.level)]
-        values = tuple(Piece(span=span, data=bench.values(span)) for span in spans)
-        lacking = [] if task.levels.implied else [_lacking(task, span, known) for span in spans]
-        maps = tuple(Piece(span=span, data=bench.part(span)) for span in lacking if span is not None)
-        parcels.append(Parcel(task=task, values=values, maps=maps))
-    return parcels
+    parcels = {task.client: Parcel(task=task) for task in tasks}
+    for transmission in plan_transmissions(tasks, ims=ims):
+        span = transmission.span
+        for shipment in transmission.receivers:
+            parcel, part = parcels[shipment.client], lacking_part(shipment, span, known)
+            parcel.values.append(Piece(span=span, data=bench.values(span)))
+            if part is not None:
+                parcel.maps.append(Piece(span=part, data=bench.part(part)))
+    return list(parcels.values())
 
 
 def shared_size(parcels: Iterable[Parcel]) -> int:
     """Bytes of the distinct objects in several parcels."""
     distinct = {id(piece.data): len(piece.data) for p in parcels for piece in (*p.values, *p.maps)}
     return sum(distinct.values())
-
-
-def _gaps(cuts: Iterable[int]) -> Iterable[Span]:
-    first = 0
-    for cut in cuts:
-        yield first, cut
-        first = cut + 1
-
-
-def _lacking(task: ClientTask, span: Span, known: Known) -> Span | None:
-    """The part of the map within a span that the client does not have."""
-    version, highest = known.get(task.client, (-1, -1))
-    first = max(span[0], highest + 1) if version == task.map_version else span[0]
-    return (first, span[1]) if first <= span[1] else None
 
 
 class _PackingBench:

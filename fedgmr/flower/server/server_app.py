@@ -34,7 +34,7 @@ from fedgmr.experiments.assembly import (
 from fedgmr.experiments.run import Result, go_on, start
 from fedgmr.experiments.rundir import locked, open_run
 from fedgmr.fleets.measurement import Meter
-from fedgmr.fleets.network import WireSizes
+from fedgmr.fleets.sizes import WireSizes
 from fedgmr.flower.server.clock import Clock, WallClock
 from fedgmr.flower.server.courier import Grid as UsedGrid
 from fedgmr.flower.server.fleet import OVERHEAD, FlowerFleet

@@ -1,0 +1,43 @@
+"""Incremental Model Splitting (IMS): which objects leave the server for the clients of one dispatch.
+
+Sub-models are nested, so with IMS one object per gap between neighbouring levels in use is sent once, to every client
+at that level or above. Without IMS every client is sent an object of its own. Read next: `network.py`, which turns the
+objects into seconds, and `fedgmr/flower/server/packing.py`, which turns them into bytes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedgmr.exchange import Shipment
+
+Span = tuple[int, int]  # the first and the last level of an object
+KnownMaps = Mapping[int, tuple[int, int]]  # by client: the level map it holds, as (version, highest level)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Transmission:
+    """One object that leaves the server, and who receives it."""
+
+    span: Span
+    receivers: Sequence[Shipment]
+
+
+def plan_transmissions(shipments: Sequence[Shipment], *, ims: bool) -> list[Transmission]:
+    """The objects for shipments that leave together, in the order in which they leave."""
+    if not ims:
+        return [Transmission(span=(0, shipment.level), receivers=[shipment]) for shipment in shipments]
+    lasts = sorted({shipment.level for shipment in shipments})
+    firsts = [0, *(last + 1 for last in lasts)]
+    return [
+        Transmission(span=(first, last), receivers=[shipment for shipment in shipments if shipment.level >= last])
+        for first, last in zip(firsts, lasts, strict=False)
+    ]
+
+
+def lacking_part(shipment: Shipment, span: Span, known: KnownMaps) -> Span | None:
+    """The part of the level map within a span that the client has to be sent; None where there is none."""
+    first, last = span
+    version, highest = known.get(shipment.client, (-1, -1))
+    if version == shipment.map_version:
+        first = max(first, highest + 1)
+    return None if shipment.levels.implied or first > last else (first, last)
