@@ -23,9 +23,12 @@ from fedgmr.settings.slots import Slot, keys_of, kind_of
 from fedgmr.settings.text import read_mapping
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
+FOLDERS_OF_DOCUMENTS = ("docs", "examples", "benchmarks")
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(path for name in FOLDERS_OF_DOCUMENTS for path in (ROOT / name).rglob("*.md"))]
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FOLDERS = (".ci", "benchmarks", "docs", "examples", "fedgmr", "recipes", "tests")
+FOLDERS = (".ci", "benchmarks", "docs", "examples", "fedgmr", "recipes", "results", "tests", "tools")
 
 
 @pytest.fixture(params=DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])
@@ -87,6 +90,12 @@ def test_yaml_blocks_are_recipes_or_parts_of_one(document: Path, tmp_path: Path)
         if language == "yaml":
             (tmp_path / "block.yaml").write_text(body)
             recipe_from(whole | read_mapping(tmp_path / "block.yaml"))
+
+
+def test_prose_is_wrapped(document: Path) -> None:
+    if document.name != "results.md":  # written by `fedgmr results`
+        lines = FENCE.sub("", document.read_text()).splitlines()
+        assert [line for line in lines if len(line) > 120 and not line.startswith(("|", "    "))] == []
 
 
 def test_no_absolute_paths(document: Path) -> None:
