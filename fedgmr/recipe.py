@@ -1,6 +1,7 @@
-"""The recipe: one typed, strict description of a run. What is unknown or out of range is an error.
+"""The recipe: one typed, strict description of a run. Whatever is unknown or out of range is an error.
 
-A run writes its resolved recipe (every default filled in) into its directory; that file alone repeats the run.
+A run writes its resolved recipe (every default filled in) into its directory; that file alone repeats the run. Read
+next: `settings/build.py`, which makes recipes from plain data, and `experiments/assembly.py`, which resolves them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,11 @@ from typing import Any, Literal
 from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.network import NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
-from fedgmr.methods.method import Method, named_method
+from fedgmr.methods import Method, named_method
 from fedgmr.server.coordination import Participation
 from fedgmr.settings.build import build
 from fedgmr.settings.refusals import SettingError, suggestion
-from fedgmr.settings.schema import plain, schema
+from fedgmr.settings.schema import schema
 from fedgmr.settings.text import apply_overrides, read_mapping
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
 from fedgmr.training.execution import ExecutionSettings
@@ -116,12 +117,12 @@ class Recipe:
 
 
 def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str | None = None) -> Recipe:
-    """The recipe described by plain data, after `key=value` overrides.
+    """Make the recipe that plain data describes; `plain` in `settings/schema.py` is the inverse.
 
     Args:
-        data: a recipe; its section `methods` holds settings by method name or pattern, used for whichever method runs.
-        overrides: `key=value`, applied last.
-        method: run this method instead of the recipe's.
+        data: a recipe; its section `methods` holds settings by method name or pattern, used for the method that runs.
+        overrides: settings `key=value`, applied last.
+        method: the method to run instead of the recipe's.
     """
     data = dict(data)
     if method is not None:
@@ -135,7 +136,7 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
         raise SettingError(f"methods is {tuned!r}: give a mapping from method names to their settings.")
     for pattern, settings in tuned.items():
         if "*" not in pattern:
-            # A mistake is told even where the method is not the one that runs.
+            # A mistake is refused even where another method runs.
             named_method(pattern, settings, path=f"methods.{pattern}")
     if isinstance(data.get("method"), Mapping):
         given = dict(data["method"])
@@ -147,39 +148,32 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
     return build(Recipe, data)
 
 
-def recipe_data(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as plain data, the inverse of `recipe_from`."""
-    data = plain(recipe)
-    assert isinstance(data, dict)
-    return data
-
-
 def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in a file, or one that ships with the package by name ("quickstart")."""
-    return recipe_from(read_mapping(recipe_path(source)), overrides)
+    """Read a recipe from a file, or by name ("quickstart") one that ships with the package."""
+    return recipe_from(read_recipe_data(source), overrides)
 
 
-def recipe_path(source: str) -> Path:
-    """The file of a recipe given by path or by name."""
+def read_recipe_data(source: str) -> dict[str, Any]:
+    """Read the plain data of a recipe from a file, or by name from the package."""
     path, shipped = Path(source), shipped_recipes()
     if path.exists() or path.suffix:
-        return path
+        return read_mapping(path)
     if source not in shipped:
         raise SettingError(
             f"The recipe {source!r} is neither a file nor one that ships with the package: "
             f"{suggestion(source, list(shipped))}"
         )
-    return shipped[source]
+    return read_mapping(shipped[source])
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Recipes inside the package, by name."""
+    """Return the files of the recipes that ship with the package, by name."""
     root = Path(str(resources.files("fedgmr") / "recipes"))
     return {str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.yaml"))}
 
 
 def recipe_schema() -> dict[str, Any]:
-    """The JSON schema of recipe files, for editors."""
+    """Describe recipe files as JSON Schema, for editors."""
     whole = schema(Recipe)
     properties = whole["properties"]
     method = properties["method"]

@@ -3,15 +3,15 @@
 import argparse
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
 from fedgmr.experiments.assembly import make_task, resolve
 from fedgmr.fleets.presets import CLASSES, COMPOSITIONS
-from fedgmr.methods.method import BUILT_IN as METHODS
-from fedgmr.methods.method import method_factory
-from fedgmr.recipe import recipe_data, recipe_schema, shipped_recipes
+from fedgmr.methods import BUILT_IN as METHODS
+from fedgmr.recipe import recipe_schema, shipped_recipes
+from fedgmr.settings.schema import plain
 from fedgmr.settings.text import dump, read_mapping
 from fedgmr.tasks import BUILT_IN as TASKS
 from fedgmr.tasks.survey import download, survey
@@ -39,8 +39,8 @@ def add_verbs(verbs: Any) -> None:
 
 def _list(given: argparse.Namespace) -> None:
     sections = {
-        "Methods": [(name, _first_line(method_factory(name))) for name in METHODS],
-        "Tasks": [(name, _first_line(task_factory(name))) for name in TASKS],
+        "Methods": [(name, about) for name, (_, about) in METHODS.items()],
+        "Tasks": [(name, (inspect.getdoc(task_factory(name)) or "").partition("\n")[0]) for name in TASKS],
         "Fleets": list(_fleets()),
         "Recipes": [(name, str(read_mapping(path).get("about", ""))) for name, path in shipped_recipes().items()],
     }
@@ -58,10 +58,6 @@ def _fleets() -> Iterator[tuple[str, str]]:
     yield "custom", "any list of links: fleet: {name: custom, links: [{down: 20, up: 5}, ...]}"
 
 
-def _first_line(thing: Callable[..., object]) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n")[0]
-
-
 def _data(given: argparse.Namespace) -> None:
     if given.download:
         print(f"Downloaded: {download(given.download, given.root)}")
@@ -71,7 +67,7 @@ def _data(given: argparse.Namespace) -> None:
 
 def _show(given: argparse.Namespace) -> None:
     recipe = RecipeWords.read(given.recipe).load()
-    data = recipe_data(resolve(recipe, make_task(recipe)))
+    data = plain(resolve(recipe, make_task(recipe)))
     print(json.dumps(data, indent=2) if given.json else dump(data), end="\n" if given.json else "")
 
 

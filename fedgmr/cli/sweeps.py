@@ -19,12 +19,11 @@ from fedgmr.experiments.sweep import (
     perform_sweep,
     plan_sweep,
 )
-from fedgmr.recipe import recipe_path
+from fedgmr.recipe import read_recipe_data
 from fedgmr.reporting.comparison import compare_runs, write_comparison
 from fedgmr.reporting.display import Display
 from fedgmr.reporting.grid_table import GridRun, grid_table
 from fedgmr.settings.refusals import SettingError
-from fedgmr.settings.text import read_mapping
 
 INTERRUPTED = 130
 
@@ -64,7 +63,7 @@ def add_verbs(verbs: Any) -> None:
 
 def _compare(given: argparse.Namespace) -> int:
     words = RecipeWords.read(given.recipe)
-    data = read_mapping(recipe_path(words.source))
+    data = read_recipe_data(words.source)
     check_jobs(given.jobs)
     runs = list(planned_runs(data, words.overrides, given.methods.split(","), given.seeds))
     directory = words.directory(f"{runs[0][1].name}-compare")
@@ -97,7 +96,7 @@ def _sweep(given: argparse.Namespace) -> int:
         raise SettingError(f"--gpu-share is {given.gpu_share}: it is for --ray; without it runs share a GPU freely.")
     check_jobs(given.jobs)
     methods = given.methods.split(",") if given.methods else []
-    data = read_mapping(recipe_path(words.source))
+    data = read_recipe_data(words.source)
     points = grid_points(data, words.overrides, axes=given.grid, methods=methods, seeds=given.seeds)
     store, also = Path(given.store), [Path(place) for place in given.also]
     plan = plan_sweep([point.recipe for point in points], store, also=also)

@@ -10,8 +10,9 @@ from pathlib import Path
 from string import Template
 
 from fedgmr.files import RECIPE, write_atomic
-from fedgmr.recipe import Recipe, recipe_data
+from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
+from fedgmr.settings.schema import plain
 from fedgmr.settings.text import dump
 
 _UNITS = ("fedgmr-superlink.service", "fedgmr-superexec.service", "fedgmr-supernode.service")
@@ -20,7 +21,7 @@ _UNITS = ("fedgmr-superlink.service", "fedgmr-superexec.service", "fedgmr-supern
 def write_app(folder: Path, recipe: Recipe, output: Path) -> None:
     """Write what `flwr run` needs into a folder: `pyproject.toml` and the recipe."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / RECIPE, dump(recipe_data(recipe)))
+    write_atomic(folder / RECIPE, dump(plain(recipe)))
     words = {"name": _project_name(recipe.name), "about": _quoted(recipe.about or f"The fedgmr recipe {recipe.name}")}
     _write(folder, "pyproject.toml", {**words, "recipe": RECIPE, "output": _quoted(str(output))})
 

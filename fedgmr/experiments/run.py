@@ -29,7 +29,7 @@ from fedgmr.federation import federate
 from fedgmr.files import MODEL
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import FleetSettings
-from fedgmr.methods.method import Method, named_method
+from fedgmr.methods import Method, named_method
 from fedgmr.recipe import Recipe, TaskSettings
 from fedgmr.reporting.recorder import History, Recorder
 from fedgmr.settings.build import build

@@ -21,8 +21,9 @@ import numpy as np
 import torch
 
 from fedgmr.files import RECIPE, SUMMARY, read_json, write_atomic
-from fedgmr.recipe import Recipe, recipe_data, recipe_from
+from fedgmr.recipe import Recipe, recipe_from
 from fedgmr.settings.refusals import SettingError
+from fedgmr.settings.schema import plain
 from fedgmr.settings.text import dump, read_mapping
 from fedgmr.version import __version__
 
@@ -51,7 +52,7 @@ def create_run(directory: Path, recipe: Recipe) -> None:
     if directory.exists() and not directory.is_dir():
         raise SettingError(f"output is {str(directory)!r}, which is a file: give a directory.")
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomic(directory / RECIPE, dump(recipe_data(recipe)))
+    write_atomic(directory / RECIPE, dump(plain(recipe)))
 
 
 def read_recipe(directory: Path) -> Recipe:

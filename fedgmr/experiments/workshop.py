@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedgmr.exchange import ClientTask
-from fedgmr.methods.method import Method
+from fedgmr.methods import Method
 from fedgmr.recipe import Recipe
 from fedgmr.server.server import Server
 from fedgmr.submodels.channels.plan import ChannelPlan

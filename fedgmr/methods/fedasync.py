@@ -1,8 +1,8 @@
-"""FedAsync: the server mixes every update in as it arrives, the less the staler it is.
+"""FedAsync: the server mixes every update in as it arrives; the staler it is, the less it counts.
 
-Xie, Koyejo, Gupta: Asynchronous Federated Optimization, 2019. W ← (1 - a)·W + a·w with a = 0.6·(1 + s)^-0.5; the
-client at once receives the new model. The proximal term is off by default (negligible over a few steps):
-`local.proximal`.
+Xie, Koyejo, Gupta: Asynchronous Federated Optimization, 2019. W ← (1 - a)·W + a·w with a = 0.6·(1 + s)^-0.5, and the
+client receives the new model at once. The proximal term (`local.proximal`) is off by default: over a few steps it is
+negligible.
 """
 
 from fedgmr.methods.method import Method
@@ -12,15 +12,12 @@ from fedgmr.server.coordination import Asynchronous
 from fedgmr.server.staleness import Polynomial
 from fedgmr.submodels.rankings import FullModel
 
-
-def fedasync() -> Method:
-    """Asynchronous mixing of full models with polynomial staleness."""
-    return Method(
-        name="fedasync",
-        title="FedAsync",
-        ranking=FullModel(),
-        aggregation=Mixing(rate=0.6),
-        coordination=Asynchronous(),
-        staleness=Polynomial(alpha=0.5),
-        buffer=BufferRule(keep=False),
-    )
+FEDASYNC = Method(
+    name="fedasync",
+    title="FedAsync",
+    ranking=FullModel(),
+    aggregation=Mixing(rate=0.6),
+    coordination=Asynchronous(),
+    staleness=Polynomial(alpha=0.5),
+    buffer=BufferRule(keep=False),
+)

@@ -1,9 +1,9 @@
 """FedRolex: HeteroFL's sub-models, but the window of channels rolls on by one each round.
 
 Alam, Liu, Yan, Zhang: FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS
-2022. All clients use the same roll, each layer modulo its own size; under semi-asynchronous coordination it rolls
-with the tick. Batch norm uses batch statistics in the test too. The masked loss is off: without the gradient clipping
-of the released code a moving window with zeroed logits is unstable (docs/methods/fedrolex.md).
+2022. All clients use the same roll, and each layer takes it modulo its own size. Under semi-asynchronous coordination
+the window rolls with the tick. Batch norm uses batch statistics in the test too. The masked loss is off: without the
+gradient clipping of the released code a moving window with zeroed logits is unstable (docs/methods/fedrolex.md).
 """
 
 from fedgmr.methods.method import Method
@@ -13,15 +13,12 @@ from fedgmr.server.label_aware import LabelAware
 from fedgmr.submodels.widths import RollingWindow
 from fedgmr.training.rules import WidthSGD
 
-
-def fedrolex() -> Method:
-    """Rolling width windows with label-aware averaging, synchronous."""
-    return Method(
-        name="fedrolex",
-        title="FedRolex",
-        ranking=RollingWindow(),
-        local=WidthSGD(masked_loss=False, norm="batch"),
-        aggregation=LabelAware(),
-        coordination=Synchronous(),
-        buffer=BufferRule(keep=False),
-    )
+FEDROLEX = Method(
+    name="fedrolex",
+    title="FedRolex",
+    ranking=RollingWindow(),
+    local=WidthSGD(masked_loss=False, norm="batch"),
+    aggregation=LabelAware(),
+    coordination=Synchronous(),
+    buffer=BufferRule(keep=False),
+)

@@ -1,9 +1,9 @@
 """FIARSE: sub-models by the magnitude of the current model, trained with a threshold-aware gradient.
 
 Wu, Wang, Wang, Liu, Su, Gao: FIARSE: Model-Heterogeneous Federated Learning via Importance-Aware Submodel Extraction,
-NeurIPS 2024. Each round's level map ranks |w| of the current global model, biases with the weights; only weights
-above the threshold take part in local steps, and the threshold's derivative scales their gradient; the server
-averages over the clients that hold a coordinate.
+NeurIPS 2024. Each round's level map ranks |w| of the current global model, biases together with weights. Only weights
+above the threshold take part in local steps, and the threshold's derivative scales their gradient. The server averages
+a coordinate over the clients that hold it.
 """
 
 from fedgmr.methods.method import Method
@@ -13,15 +13,12 @@ from fedgmr.server.coordination import Synchronous
 from fedgmr.submodels.rankings import Threshold
 from fedgmr.training.rules import ThresholdedSGD
 
-
-def fiarse() -> Method:
-    """Magnitude sub-models with one global threshold, synchronous."""
-    return Method(
-        name="fiarse",
-        title="FIARSE",
-        ranking=Threshold(scope="global"),
-        local=ThresholdedSGD(scope="global"),
-        aggregation=MaskAware(),
-        coordination=Synchronous(),
-        buffer=BufferRule(keep=False),
-    )
+FIARSE = Method(
+    name="fiarse",
+    title="FIARSE",
+    ranking=Threshold(scope="global"),
+    local=ThresholdedSGD(scope="global"),
+    aggregation=MaskAware(),
+    coordination=Synchronous(),
+    buffer=BufferRule(keep=False),
+)

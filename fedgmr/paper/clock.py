@@ -19,7 +19,7 @@ from fedgmr.federation import federate
 from fedgmr.fleets.network import Link, Network, NetworkSettings
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.fleets.sizes import PaperSizes
-from fedgmr.methods.method import Method
+from fedgmr.methods import Method
 from fedgmr.server import Server, Workload
 from fedgmr.server.aggregation import Merge
 from fedgmr.submodels.layout import Layout

@@ -16,9 +16,10 @@ import torch
 from fedgmr.experiments.assembly import assemble, make_network, make_task, measured, resolve, resolve_times
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.paper.clock import run_clock
-from fedgmr.recipe import Recipe, recipe_data
+from fedgmr.recipe import Recipe
 from fedgmr.server.coordination import Asynchronous
 from fedgmr.server.server import Server
+from fedgmr.settings.schema import plain
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.task import Task
 
@@ -127,7 +128,7 @@ def estimate(recipes: Sequence[Recipe]) -> list[float]:
     seconds = []
     for recipe in recipes:
         # Seeds differ in noise alone, so one of them stands for all.
-        data = recipe_data(replace(recipe, seed=0))
+        data = plain(replace(recipe, seed=0))
         alike = json.dumps(data, sort_keys=True)
         if alike not in known:
             way = json.dumps(_way(data), sort_keys=True)

@@ -10,9 +10,8 @@ from importlib import import_module
 
 from torch import nn
 
-from fedgmr.recipe import Recipe, recipe_from, recipe_path, shipped_recipes
+from fedgmr.recipe import Recipe, read_recipe_data, recipe_from, shipped_recipes
 from fedgmr.settings.refusals import SettingError, suggestion
-from fedgmr.settings.text import read_mapping
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks import BUILT_IN
 from fedgmr.tasks.models.conv2 import Conv2
@@ -75,7 +74,7 @@ def recipe_for(
 ) -> Recipe:
     """The recipe of a variant at a setting; `seed` is counted from the recipe's own, `overrides` come last."""
     method, changes = _parsed(variant)
-    data = read_mapping(recipe_path(_recipe_name(setting.task, short=short)))
+    data = read_recipe_data(_recipe_name(setting.task, short=short))
     words = [f"fleet={setting.heterogeneity}", *_partition(setting, overrides), *changes, *overrides]
     first = recipe_from(data, words, method=method)
     return recipe_from(data, [*words, f"seed={first.seed + seed}"], method=method)
@@ -95,7 +94,7 @@ def paper_layout(task: str) -> Layout:
 
 def split_alpha(task: str) -> float | None:
     """The concentration of the recipe's own split, where it is drawn from a Dirichlet distribution."""
-    partition = recipe_from(read_mapping(recipe_path(_recipe_name(task, short=False)))).partition
+    partition = recipe_from(read_recipe_data(_recipe_name(task, short=False))).partition
     return getattr(partition, "alpha", None)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fedgmr.fleets.network import NetworkSettings
 from fedgmr.fleets.presets import named_links
-from fedgmr.methods.fedgmr import fedgmr_without_restoration
+from fedgmr.methods.fedgmr import FEDGMR
 from fedgmr.paper.clock import paper_network, run_clock
 from fedgmr.paper.grid import HETEROGENEITIES
 from fedgmr.paper.numbers import Paper
@@ -32,7 +32,7 @@ def round_seconds(
 ) -> float:
     """Mean virtual seconds of a synchronous round at the preset densities."""
     network = paper_network(layout, named_links(fleet, clients), ims=ims, settings=settings, seed=seed)
-    method = replace(fedgmr_without_restoration(), coordination=Synchronous(), ims=ims)
+    method = replace(FEDGMR, restoration=None, coordination=Synchronous(), ims=ims)
     return run_clock(layout, network, method, ticks=rounds, seed=seed).now / rounds
 
 

@@ -14,8 +14,9 @@ from fedgmr.experiments.sweep.keys import WITHOUT_EFFECT
 from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, has_recipe, recipe_for, split_alpha
 from fedgmr.paper.numbers import Paper
 from fedgmr.paper.tables import Measure
-from fedgmr.recipe import Recipe, recipe_data
+from fedgmr.recipe import Recipe
 from fedgmr.reporting.rundir import Run, read_run
+from fedgmr.settings.schema import plain
 
 # In this order: where tables contradict each other, the first counts (A40).
 ACCURACY_TABLES = ("baselines", "ablation", "aggregation", "plugin", "fixed_time")
@@ -79,8 +80,8 @@ def _setting(recipe: Recipe) -> Setting | None:
 
 
 def _differences(setting: Setting, variant: str, recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    wanted = _flat(recipe_data(recipe_for(setting, variant, short=recipe.short)))
-    found = _flat(recipe_data(recipe))
+    wanted = _flat(plain(recipe_for(setting, variant, short=recipe.short)))
+    found = _flat(plain(recipe))
     found.pop("task.options.root", None)
     for key in dict.fromkeys([*wanted, *found]):
         if key.startswith(_SKIPPED) or (key in wanted and wanted[key] is None):

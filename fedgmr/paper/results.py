@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgmr.files import RECIPE
-from fedgmr.methods.method import PAPER
+from fedgmr.methods import PAPER
 from fedgmr.paper.grid import Setting
 from fedgmr.paper.measurement import accuracy_at_t_star, mean_relative_improvement
 from fedgmr.paper.numbers import Paper, read_paper

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedgmr.methods.method import PAPER, named_method
+from fedgmr.methods import PAPER, named_method
 from fedgmr.paper.arrangement import (
     Findings,
     baseline_blocks,

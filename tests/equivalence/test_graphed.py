@@ -16,7 +16,7 @@ from fedgmr.exchange import ClientTask, Update
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.experiments.workshop import Workshop
 from fedgmr.federation import federate
-from fedgmr.methods.method import BUILT_IN
+from fedgmr.methods import BUILT_IN
 from fedgmr.tasks.images import FlipAndCrop
 from fedgmr.training.graphed import fused
 from fedgmr.training.graphed.executor import Slot, can_be_graphed

@@ -12,7 +12,7 @@ import pytest
 from fedgmr.experiments.assembly import resolve_times
 from fedgmr.paper.grid import Setting, paper_layout, recipe_for
 from fedgmr.paper.numbers import Paper, read_paper
-from fedgmr.recipe import recipe_data
+from fedgmr.settings.schema import plain
 from fedgmr.settings.text import dump
 from fedgmr.submodels.layout import Layout
 
@@ -83,7 +83,7 @@ def write_run(
         **summary,
     }
     directory.mkdir(parents=True)
-    (directory / "recipe.yaml").write_text(dump(recipe_data(recipe)))
+    (directory / "recipe.yaml").write_text(dump(plain(recipe)))
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if fields["status"] != "unfinished":
         (directory / "summary.json").write_text(json.dumps(fields))

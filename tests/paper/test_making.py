@@ -8,7 +8,7 @@ import pytest
 
 from fedgmr.experiments.run import run_recipe
 from fedgmr.experiments.sweep import PlannedRun
-from fedgmr.methods.method import PAPER
+from fedgmr.methods import PAPER
 from fedgmr.paper.density_growth import DENSITIES, growth, growth_recipe
 from fedgmr.paper.making import computed_table, make_table, write_made
 from fedgmr.paper.numbers import Paper

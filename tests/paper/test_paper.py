@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedgmr.methods.method import PAPER
+from fedgmr.methods import PAPER
 from fedgmr.paper.grid import TASKS, Setting, has_recipe, recipe_for
 from fedgmr.paper.measurement import mean_relative_improvement
 from fedgmr.paper.numbers import Paper

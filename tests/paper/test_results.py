@@ -72,7 +72,7 @@ def test_document(tmp_path: Path) -> None:
 
 
 def test_improvement_needs_all_seven(tmp_path: Path) -> None:
-    from fedgmr.methods.method import PAPER
+    from fedgmr.methods import PAPER
 
     for method in PAPER:
         write_run(tmp_path / method, [0.8 if method == "fedgmr" else 0.4] * 101, variant=method)

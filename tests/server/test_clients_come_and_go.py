@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedgmr.exchange import ClientProfile, ClientTask, News, Update
-from fedgmr.methods.method import named_method
+from fedgmr.methods import named_method
 from fedgmr.server import Server, Workload
 from fedgmr.server.label_aware import Labels
 from fedgmr.submodels.layout import Layout

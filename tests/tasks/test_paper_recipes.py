@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from fedgmr.experiments.assembly import resolve
-from fedgmr.methods.method import BUILT_IN
-from fedgmr.recipe import Recipe, load_recipe, recipe_data
+from fedgmr.methods import BUILT_IN
+from fedgmr.recipe import Recipe, load_recipe
 from fedgmr.server.restoration import Saturation
 from fedgmr.server.staleness import Polynomial
+from fedgmr.settings.schema import plain
 from fedgmr.tasks.imagenet100 import SHORTCUTS
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.resnet18 import ResNet18
@@ -103,7 +104,7 @@ def test_short_recipes_differ_in_how_much_is_done_only(name: str, method: str) -
     assert short.short
     allowed = {"name", "about", "short", "seconds", "method.interval", "method.restoration.patience"}
     allowed |= {"training.steps", "training.batch_size", "evaluation.test_samples", "evaluation.validation_samples"}
-    assert set(differences(recipe_data(short), recipe_data(paper))) <= allowed
+    assert set(differences(plain(short), plain(paper))) <= allowed
     period = resolve(replace(recipe(name), device="cpu"), empty_task(name)).method.coordination.period
     assert 38 < short.seconds / period <= 40
     if short.evaluation.test_samples is not None:

@@ -9,7 +9,7 @@ from e2e import tiny
 from equivalence.runs import bits, drive, objects
 from torch import Tensor, nn
 
-from fedgmr.methods.method import BUILT_IN
+from fedgmr.methods import BUILT_IN
 from fedgmr.recipe import recipe_from
 from fedgmr.submodels.channels.plan import follow_channels
 from fedgmr.submodels.levels import LevelMap

@@ -18,8 +18,9 @@ import torch
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.processes import RETRIES, threads_per_worker
 from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
-from fedgmr.recipe import recipe_data, recipe_from
+from fedgmr.recipe import recipe_from
 from fedgmr.settings.refusals import SettingError, say_in_one_line
+from fedgmr.settings.schema import plain
 
 LOCAL = "local"
 _ANSWER = 10.0  # wall seconds to wait for a cluster
@@ -57,9 +58,7 @@ class _Tasks:
         )
         self.runs = {run.key: run for run in runs}
         self.pending = {
-            task.remote(
-                run.key, recipe_data(run.recipe), str(run.directory.absolute()), self.board, threads, sys.path
-            ): run
+            task.remote(run.key, plain(run.recipe), str(run.directory.absolute()), self.board, threads, sys.path): run
             for run in runs
         }
         self.begun: set[str] = set()

@@ -20,8 +20,9 @@ from fedgmr.experiments.sweep.plan import PlannedRun, Status
 from fedgmr.experiments.sweep.processes import call_in_process
 from fedgmr.federation import federate
 from fedgmr.files import METRICS, RECIPE, SUMMARY, last_row, read_json
-from fedgmr.recipe import Recipe, recipe_data, recipe_from
+from fedgmr.recipe import Recipe, recipe_from
 from fedgmr.reporting.quantities import format_duration
+from fedgmr.settings.schema import plain
 from fedgmr.settings.text import read_mapping
 
 TRIAL_SECONDS = 3.0
@@ -94,7 +95,7 @@ _WORDS: dict[Status, str] = {
 
 def try_out(recipe: Recipe, wall: float) -> float | None:
     """Wall seconds per virtual second, measured in a process of its own, which frees what it took; None if it fails."""
-    found = call_in_process(measure_rate, recipe_data(recipe), wall)
+    found = call_in_process(measure_rate, plain(recipe), wall)
     return found if isinstance(found, float) else None  # where it failed, the run itself will tell
 
 

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from fedgmr.experiments.sweep.keys import WITHOUT_EFFECT
-from fedgmr.methods.method import PAPER, PLUGGED
+from fedgmr.methods import PAPER, PLUGGED
 from fedgmr.recipe import Recipe, recipe_from
 from fedgmr.settings.refusals import SettingError
 

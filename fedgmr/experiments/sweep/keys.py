@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from fedgmr.experiments.assembly import resolve_times
-from fedgmr.recipe import Recipe, recipe_data
+from fedgmr.recipe import Recipe
+from fedgmr.settings.schema import plain
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks import BUILT_IN, named_task
 
@@ -22,7 +23,7 @@ _DIGITS = 12
 def recipe_key(recipe: Recipe) -> str:
     """Twelve hex digits of what decides a run's result."""
     options = json.dumps(recipe.task.options, sort_keys=True, default=str)
-    data = recipe_data(resolve_times(recipe, lambda: _layout(recipe.task.name, options)))
+    data = plain(resolve_times(recipe, lambda: _layout(recipe.task.name, options)))
     for section in WITHOUT_EFFECT:
         del data[section]
     if recipe.task.name in BUILT_IN:

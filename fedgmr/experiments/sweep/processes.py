@@ -21,7 +21,7 @@ import torch
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.work import Outcome, SweepWatcher
 from fedgmr.experiments.sweep.worker import answer, serve
-from fedgmr.recipe import recipe_data
+from fedgmr.settings.schema import plain
 
 RETRIES = 2  # how often a run is taken up again after its process died
 _PATIENCE = 5.0  # wall seconds a worker has to end
@@ -56,7 +56,7 @@ class _Worker:
         self.run: PlannedRun | None = None
 
     def give(self, run: PlannedRun) -> None:
-        self.connection.send((recipe_data(run.recipe), str(run.directory)))
+        self.connection.send((plain(run.recipe), str(run.directory)))
         self.run = run
 
     def last_words(self) -> str:

@@ -40,9 +40,10 @@ from fedgmr.flower.server.courier import Grid as UsedGrid
 from fedgmr.flower.server.fleet import OVERHEAD, FlowerFleet
 from fedgmr.flower.server.journal import Journal
 from fedgmr.flower.terms import Terms, layout_checksum
-from fedgmr.recipe import Recipe, load_recipe, recipe_data
+from fedgmr.recipe import Recipe, load_recipe
 from fedgmr.reporting.display import Display
 from fedgmr.settings.refusals import SettingError
+from fedgmr.settings.schema import plain
 from fedgmr.wire import ValueType
 
 _log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ def assemble_deployed(
     sizes = WireSizes(buffers=layout.buffer_size, per_width=per_width, value_type=value_type)
     terms = Terms(
         run=run_id,
-        recipe=json.dumps(recipe_data(recipe)),
+        recipe=json.dumps(plain(recipe)),
         layout=layout_checksum(layout),
         ims=method.ims,
         per_width=per_width,

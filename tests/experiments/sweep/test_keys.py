@@ -12,7 +12,8 @@ from experiments.sweep.runs import small
 from fedgmr import Task
 from fedgmr.experiments.assembly import make_task, resolve
 from fedgmr.experiments.sweep import keys, recipe_key
-from fedgmr.recipe import load_recipe, recipe_data, recipe_from
+from fedgmr.recipe import load_recipe, recipe_from
+from fedgmr.settings.schema import plain
 
 COUNT: list[int] = []
 
@@ -24,7 +25,7 @@ def counted(seed: int = 0, size: int = 1) -> Task:
 
 def test_it_is_the_hash_of_the_resolved_recipe() -> None:
     recipe = small()
-    data = recipe_data(resolve(recipe, make_task(recipe)))
+    data = plain(resolve(recipe, make_task(recipe)))
     for section in ("name", "about", "device", "execution", "checkpoint"):
         del data[section]
     # By hand: whole numbers without a fraction, other floats with twelve digits, keys in order, no spaces.
@@ -42,7 +43,7 @@ def test_what_does_not_change_the_result_is_not_in_it() -> None:
     resolved = resolve(small(), make_task(small()))
     assert resolved.method.coordination != small().method.coordination
     assert recipe_key(resolved) == key
-    assert recipe_key(recipe_from(json.loads(json.dumps(recipe_data(resolved))))) == key
+    assert recipe_key(recipe_from(json.loads(json.dumps(plain(resolved))))) == key
 
 
 def test_what_changes_the_result_is_in_it() -> None:
