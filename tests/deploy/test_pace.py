@@ -45,7 +45,7 @@ def test_a_period_shorter_than_a_task_is_refused() -> None:
 
 def test_a_synchronous_method_has_no_period() -> None:
     recipe = trying(quickstart("method=fedavg"))
-    assert not hasattr(recipe.method.coordination, "period")
+    assert recipe.method.coordination.period is None
     assert (recipe.evaluation.every_seconds, recipe.seconds) == (12, 360)
 
 
