@@ -1,8 +1,8 @@
-"""Long vectors in pieces: blocks that stay in a core's cache, and shares for the threads of a processor.
+"""Fast passes over long vectors: blocks that stay in a core's cache, and work shared between a processor's threads.
 
-Several operations on a block read and write memory once. On an accelerator a block is the whole vector: there a
-kernel's start costs more than the memory it would save. Gathering and scattering, which torch does in one thread on
-a CPU, are shared out here.
+Several operations on a block read and write memory once. On an accelerator a block is the whole vector: there the start
+of a kernel costs more than the memory it would save. PyTorch gathers and scatters in one thread on a CPU; here the
+threads share the work.
 """
 
 import itertools
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,13 @@ def blocks(size: int, device: torch.device) -> list[slice]:
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 
+def positions(codes: Tensor, code: int) -> Tensor:
+    """Int64: where the uint8 vector has `code`, ascending."""
+    if codes.device.type == "cpu":  # numpy compares bytes, and skips what is false, several times faster
+        return torch.from_numpy(np.flatnonzero(codes.numpy() == code))
+    return torch.nonzero(codes == code).view(-1)
+
+
 def gather(source: Tensor, index: Tensor) -> Tensor:
     """A new vector: source[index]."""
     out = source.new_empty(len(index))
@@ -32,14 +40,14 @@ def gather(source: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Addend:
-    """Values to be added to a vector."""
+    """Values to add to a vector."""
 
     values: Tensor
-    index: Tensor  # int64: where each belongs, none twice; ascending up to each of `stops`, where it begins anew
-    stops: Sequence[int]  # ascending; those past the end of `index` do not matter
+    index: Tensor  # int64: the place of each value, none twice; ascending up to each of `stops`
+    stops: Sequence[int]  # ascending; those past the end of `index` have no effect
 
     def within(self, first: int, stop: int) -> Iterator[slice]:
-        """Which of the values belong to the positions from `first` to before `stop`."""
+        """The slices of the values whose places are from `first` to before `stop`."""
         ends = [min(end, len(self.index)) for end in self.stops]
         edges = torch.tensor([first, stop])
         for begin, end in itertools.pairwise([0, *ends]):
@@ -65,7 +73,7 @@ def scatter_add(target: Tensor, addends: Sequence[Addend]) -> None:
 
 
 def _share(work: Callable[[int, int], object], size: int, device: torch.device) -> None:
-    """`work` on shares of 0..size, in as many threads as torch uses."""
+    """Call `work` on shares of 0..size, in as many threads as PyTorch uses."""
     threads = torch.get_num_threads() if device.type == "cpu" and size >= _SHARED else 1
     cuts = [size * number // threads for number in range(threads + 1)]
     if threads == 1:

@@ -38,6 +38,10 @@ class TensorPlace:
         """One past the last coordinate."""
         return self.start + self.size
 
+    def floor_count(self, floor: float) -> int:
+        """How many coordinates even the smallest sub-model keeps, where a ranking keeps at least the share `floor`."""
+        return max(1, int(floor * self.size)) if floor > 0 else 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:

@@ -2,8 +2,7 @@
 
 The sub-model at level l is `levels <= l`, the increment j is `levels == j`, nesting holds by construction. Values
 travel and are stored in *level order* (increment 0 ascending, then increment 1, ...), so a sub-model is a prefix
-and an increment is a slice. Read next: `rankings.py`, which decides the levels; `selection.py`, which counts them
-out.
+and an increment is a slice. Read next: `rankings.py`, which decides the levels; `selection.py`, which counts them.
 """
 
 import itertools
@@ -15,14 +14,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.blocks import gather
-from fedgmr.submodels.selection import place, positions
+from fedgmr.submodels.blocks import gather, positions
+from fedgmr.submodels.selection import Selection
 
 Ladder = tuple[float, ...]
 
 
 def check_ladder(ladder: Sequence[float]) -> Ladder:
-    """`ladder` as a tuple, or a ValueError that says what is wrong with it."""
+    """Return `ladder` as a tuple, or raise a ValueError that says what is wrong with it."""
     steps = tuple(float(density) for density in ladder)
     if not steps or not all(0 < density <= 1 for density in steps):
         raise ValueError(f"The ladder {list(ladder)} has a density outside (0, 1]: give densities above 0, at most 1.")
@@ -38,29 +37,14 @@ def kept_counts(ladder: Sequence[float], prunable: int) -> list[int]:
     return [math.floor(density * prunable + 0.5) for density in ladder]
 
 
-def increments_of(sizes: Sequence[int]) -> tuple[int, ...]:
-    """How many coordinates each level adds, given how many its sub-model has."""
-    return tuple(size - below for below, size in itertools.pairwise([0, *sizes]))
-
-
-def check_scores(scores: Tensor) -> Tensor:
-    """`scores`, or a ValueError if one of them is NaN; on a GPU they are not looked at, and NaN ranks first."""
-    if scores.device.type == "cuda":
-        return scores  # to ask would be to wait, and a loss tells soon enough
-    # The sum tells in one fast pass; only if it is NaN is there a need to look at each.
-    if torch.isnan(scores.sum()) and torch.isnan(scores).any():
-        raise ValueError("scores holds NaN: rank finite scores only.")
-    return scores
-
-
 @dataclass(frozen=True, eq=False)
 class LevelMap:
     """One level per coordinate; a coordinate with level len(ladder) is in no sub-model."""
 
     levels: Tensor
     ladder: Ladder
-    implied: bool = False  # a client can work the map out itself, so it never travels
-    counted: tuple[int, ...] | None = None  # the increments, where whoever made the map knows them
+    implied: bool = False  # a client can compute the map itself, so it never travels
+    counted: tuple[int, ...] | None = None  # the size of each sub-model, where the maker of the map knows it
 
     @classmethod
     def from_scores(
@@ -83,13 +67,12 @@ class LevelMap:
         scores = torch.as_tensor(scores)
         if scores.dim() != 1:
             raise ValueError(f"scores has shape {tuple(scores.shape)}: give one score per coordinate.")
-        check_scores(scores)
         keys = [scores] if ties is None else [scores, torch.as_tensor(ties)]
         exempt = None if always is None else torch.as_tensor(always, device=scores.device)
         exempted = 0 if exempt is None else int(torch.count_nonzero(exempt))
         kept = kept_counts(steps, len(scores) - exempted)
-        levels = place(keys, kept, exempt=exempt)
-        return cls(levels, steps, counted=increments_of([exempted + n for n in kept]))
+        levels = Selection(keys).cut(kept, exempt=exempt)
+        return cls(levels, steps, counted=tuple(exempted + n for n in kept))
 
     @classmethod
     def full(cls, size: int, device: torch.device | str = "cpu") -> "LevelMap":
@@ -108,26 +91,22 @@ class LevelMap:
         """Bool [N]: the coordinates of the sub-model at `level`."""
         return self.levels <= self._checked(level)
 
-    def increment(self, level: int) -> Tensor:
-        """Bool [N]: the coordinates that `level` adds to the level below."""
-        return self.levels == self._checked(level)
-
     @cached_property
-    def increments(self) -> tuple[int, ...]:
-        """How many coordinates each level adds."""
+    def sizes(self) -> tuple[int, ...]:
+        """How many coordinates each level's sub-model has."""
         if self.counted is not None:
             return self.counted
         levels = range(len(self.ladder))
         if self.levels.device.type == "cpu":
-            return tuple(torch.bincount(self.levels, minlength=len(levels))[: len(levels)].tolist())
-        # In a GPU's histogram of few different numbers additions collide.
-        counts = torch.stack([torch.count_nonzero(self.levels == level) for level in levels])
-        return tuple(counts.tolist())
+            counts = torch.bincount(self.levels, minlength=len(levels))[: len(levels)]
+        else:  # in a GPU's histogram of few different numbers additions collide
+            counts = torch.stack([torch.count_nonzero(self.levels == level) for level in levels])
+        return tuple(itertools.accumulate(counts.tolist()))
 
     @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        """How many coordinates each level's sub-model has."""
-        return tuple(itertools.accumulate(self.increments))
+    def increments(self) -> tuple[int, ...]:
+        """How many coordinates each level adds."""
+        return tuple(size - below for below, size in itertools.pairwise([0, *self.sizes]))
 
     @cached_property
     def order(self) -> Tensor | None:
@@ -172,7 +151,7 @@ class LevelMap:
         return out.index_copy_(0, self.order[:size], values)
 
     def spread(self, values: Tensor, rest: Tensor) -> Tensor:
-        """A new flat vector: values in level order brought to their places, `rest` where they do not reach."""
+        """A new flat vector: the values, given in level order, in their places, and `rest` where they do not reach."""
         if len(values) == len(self):
             # Reading in several rising streams and writing in one is twice as fast as the reverse.
             return values.clone() if self.order is None else gather(values, self.position)

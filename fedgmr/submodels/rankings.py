@@ -1,9 +1,9 @@
 """Rankings: which coordinates the small sub-models keep (paper, Extract; A7-A10).
 
-A ranking turns what the server knows into a LevelMap. Unstructured rankings score single coordinates: Taylor
-importance ((W_k - W_{k-1})·W_k)², magnitude, random. Their scope is global with a floor: every prunable tensor
-keeps a share at level 0, because a purely global ranking deletes whole layers. Before the first update exists they
-rank within each tensor by magnitude (A8).
+A ranking makes a LevelMap from the server's state. Unstructured rankings score single coordinates: by Taylor importance
+((W_k - W_{k-1})·W_k)², by magnitude, at random. Their scope is global with a floor: every prunable tensor keeps a share
+at level 0, because a purely global ranking deletes whole layers. Before the first merge they rank within each tensor by
+magnitude (A8). Read next: `widths.py`, the rankings by channel width; `selection.py`, which counts the levels.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from fedgmr.seeding import generator
+from fedgmr.submodels.blocks import positions
 from fedgmr.submodels.layout import Layout, TensorPlace
-from fedgmr.submodels.levels import Ladder, LevelMap, check_scores, increments_of, kept_counts
-from fedgmr.submodels.selection import place, place_across, place_within, positions
+from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
+from fedgmr.submodels.selection import Selection
 
 if TYPE_CHECKING:
     from fedgmr.submodels.channels.plan import ChannelPlan
@@ -67,7 +68,7 @@ class FullModel:
         return LevelMap.full(inputs.layout.size, inputs.model.device)
 
     def due(self, tick: int, interval: int) -> bool:
-        """Never again."""
+        """Never."""
         return False
 
     def ladder(self, ladder: Ladder) -> Ladder:
@@ -77,7 +78,7 @@ class FullModel:
 
 @dataclass(frozen=True, kw_only=True)
 class _Unstructured:
-    """Single coordinates, scored by `_scores`; global scope with a floor per tensor."""
+    """Ranks single coordinates by `_scores`, in the whole model together but with a floor per tensor."""
 
     kind: ClassVar[str] = ""
     floor: float = field(
@@ -99,20 +100,54 @@ class _Unstructured:
         if scores is None:
             return _within_tensors(inputs, inputs.layout.prunable, self.floor)
         if self.refresh == "grow_only" and inputs.current is not None:
-            ties = torch.where(inputs.layout.always.to(scores.device), torch.inf, inputs.model.abs())
-            return _grow(inputs.current, inputs.held, _lift(scores, inputs, self.floor), ties)
-        return _across_tensors(scores, inputs, self.floor)
+            return self._grown(scores, inputs, inputs.current)
+        return self._across_tensors(scores, inputs)
 
     def due(self, tick: int, interval: int) -> bool:
         """Every `interval` ticks."""
         return tick % interval == 0
 
     def ladder(self, ladder: Ladder) -> Ladder:
-        """Any ladder can be counted out exactly."""
+        """The given one: any density can be met exactly."""
         return ladder
 
     def _scores(self, inputs: RankingInputs) -> Tensor | None:
+        """Float [N], higher is more important; None where there is nothing to score by yet."""
         raise NotImplementedError
+
+    def _across_tensors(self, scores: Tensor, inputs: RankingInputs) -> LevelMap:
+        """Keep the highest scores of the whole model, but first of all the highest of each prunable tensor."""
+        layout, ladder, ties = inputs.layout, inputs.ladder, inputs.model.abs()
+        kept = kept_counts(ladder, layout.prunable_size)
+        floors = [tensor.floor_count(self.floor) for tensor in layout.prunable]
+        if sum(floors) > kept[0]:  # the floors compete with each other, by magnitude
+            always = layout.always.to(scores.device)
+            return LevelMap.from_scores(self._lifted(scores, inputs), ladder, always, ties=ties)
+        parts = [(tensor.start, tensor.stop) for tensor in layout.prunable]
+        levels = Selection([scores, ties]).cut_across(parts, floors, kept)
+        return LevelMap(levels, ladder, counted=tuple(layout.size - layout.prunable_size + n for n in kept))
+
+    def _lifted(self, scores: Tensor, inputs: RankingInputs) -> Tensor:
+        """Scores in which the floor of every prunable tensor, and what is always kept, outranks everything else."""
+        parts = [(tensor.start, tensor.stop) for tensor in inputs.layout.prunable]
+        floors = [[tensor.floor_count(self.floor)] for tensor in inputs.layout.prunable]
+        first = Selection([scores, inputs.model.abs()]).cut_within(parts, floors)
+        return scores.index_fill(0, positions(first, 0), torch.inf)
+
+    def _grown(self, scores: Tensor, inputs: RankingInputs, current: LevelMap) -> LevelMap:
+        """Re-rank only between the levels that clients have; their sub-models stay exactly as they are."""
+        scores = self._lifted(scores, inputs)
+        ties = torch.where(inputs.layout.always.to(scores.device), torch.inf, inputs.model.abs())
+        levels = current.levels.clone()
+        below = -1
+        for fence in sorted(inputs.held | {len(current.ladder)}):  # the last: in no sub-model
+            if fence - below > 1:
+                band = torch.nonzero((current.levels >= below + 1) & (current.levels <= fence)).view(-1)
+                base = current.sizes[below] if below >= 0 else 0
+                ends = [size - base for size in current.sizes[below + 1 : fence + 1]]
+                levels[band] = Selection([scores[band], ties[band]]).cut(ends) + (below + 1)
+            below = fence
+        return replace(current, levels=levels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +185,7 @@ class Random(_Unstructured):
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """FIARSE: magnitude of the current model, biases ranked with the weights, normalisation parameters always kept.
+    """FIARSE: the magnitude of the current model; biases are ranked too, normalisation parameters are always kept.
 
     The literal global threshold deletes whole layers at initialisation (section 2.6); `layerwise` ranks within each
     tensor.
@@ -172,38 +207,12 @@ class Threshold:
         return LevelMap.from_scores(inputs.model.abs(), inputs.ladder, always)
 
     def due(self, tick: int, interval: int) -> bool:
-        """Every tick: a client's threshold comes from the model it is sent."""
+        """Every tick: a client's threshold comes from the model that it receives."""
         return True
 
     def ladder(self, ladder: Ladder) -> Ladder:
-        """Any ladder can be counted out."""
+        """The given one."""
         return ladder
-
-
-def floor_count(size: int, floor: float) -> int:
-    """How many coordinates of a prunable tensor of `size` level 0 keeps at least."""
-    return max(1, int(floor * size)) if floor > 0 else 0
-
-
-def _across_tensors(scores: Tensor, inputs: RankingInputs, floor: float) -> LevelMap:
-    """The highest scores of the whole model; first of all, though, the highest of each prunable tensor: its floor."""
-    layout, ladder, ties = inputs.layout, inputs.ladder, inputs.model.abs()
-    kept = kept_counts(ladder, layout.prunable_size)
-    floors = [floor_count(tensor.size, floor) for tensor in layout.prunable]
-    if sum(floors) > kept[0]:  # the floors compete with each other, by magnitude
-        always = layout.always.to(scores.device)
-        return LevelMap.from_scores(_lift(scores, inputs, floor), ladder, always, ties=ties)
-    parts = [(tensor.start, tensor.stop) for tensor in layout.prunable]
-    levels = place_across([check_scores(scores), ties], parts, floors, kept)
-    return LevelMap(levels, ladder, counted=_increments(layout.size - layout.prunable_size, [kept]))
-
-
-def _lift(scores: Tensor, inputs: RankingInputs, floor: float) -> Tensor:
-    """Scores in which every prunable tensor's floor, and what is always kept, outranks everything else."""
-    parts = [(tensor.start, tensor.stop) for tensor in inputs.layout.prunable]
-    floors = [[floor_count(tensor.size, floor)] for tensor in inputs.layout.prunable]
-    first = place_within([scores, inputs.model.abs()], parts, floors)
-    return scores.index_fill(0, positions(first, 0), torch.inf)
 
 
 def _within_tensors(inputs: RankingInputs, tensors: Sequence[TensorPlace], floor: float) -> LevelMap:
@@ -213,31 +222,12 @@ def _within_tensors(inputs: RankingInputs, tensors: Sequence[TensorPlace], floor
     ends: dict[int, list[int]] = {}
     by_size = sorted(tensors, key=lambda tensor: tensor.size)
     for tensor in by_size:
-        least = floor_count(tensor.size, floor)
+        least = tensor.floor_count(floor)
         wanted = left if tensor is by_size[-1] else kept_counts(ladder, tensor.size)
         ends[tensor.start] = [min(tensor.size, max(least, n)) for n in accumulate(wanted, max)]
         left = [total - n for total, n in zip(left, ends[tensor.start], strict=True)]
     parts = [(tensor.start, tensor.stop) for tensor in tensors]
     counts = [ends[tensor.start] for tensor in tensors]
     outside = inputs.layout.size - sum(tensor.size for tensor in tensors)
-    return LevelMap(place_within([inputs.model.abs()], parts, counts), ladder, counted=_increments(outside, counts))
-
-
-def _increments(outside: int, kept: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """What each level adds where `outside` coordinates are always in and `kept` are the counts of the parts."""
-    return increments_of([outside + sum(counts) for counts in zip(*kept, strict=True)])
-
-
-def _grow(current: LevelMap, held: frozenset[int], scores: Tensor, ties: Tensor) -> LevelMap:
-    """Re-rank only between the levels that clients hold; their sub-models stay exactly as they are."""
-    levels = current.levels.clone()
-    fences = sorted(held | {len(current.ladder)})  # the last: in no sub-model
-    below = -1
-    for fence in fences:
-        if fence - below > 1:
-            band = torch.nonzero((current.levels >= below + 1) & (current.levels <= fence)).view(-1)
-            base = current.sizes[below] if below >= 0 else 0
-            ends = [size - base for size in current.sizes[below + 1 : fence + 1]]
-            levels[band] = place([scores[band], ties[band]], ends) + (below + 1)
-        below = fence
-    return replace(current, levels=levels)
+    levels = Selection([inputs.model.abs()]).cut_within(parts, counts)
+    return LevelMap(levels, ladder, counted=tuple(outside + sum(kept) for kept in zip(*counts, strict=True)))

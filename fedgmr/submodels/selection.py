@@ -1,20 +1,19 @@
-"""Exact selection by rank without sorting: which of the ordered groups does each element fall into.
+"""Exact selection by rank without sorting: into which of several ordered groups does each element fall.
 
-A radix selection, 16 bits of a key at a time from the most significant down: a histogram decides every bin that lies
-inside one group at once, and only the members of the bins that a boundary cuts are looked at more closely. Equal
-elements go on to the next key, then to the index. Several sets of elements (cells) are cut in the same passes. Read
-next: `rankings.py`, which has the keys; `sorting.py`, what is faster on a GPU.
+A radix selection takes 16 bits of a key at a time, the most significant first. A histogram decides every bin that lies
+inside one group at once; only the members of the bins that a boundary cuts are examined further. Equal elements go on
+to the next key, then to the index. Several sets of elements (cells) are cut in the same passes. Read next:
+`rankings.py`, which provides the keys; `sorting.py`, which is faster on a GPU.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.blocks import blocks
-from fedgmr.submodels.sorting import Part, place_across_sorted, place_sorted
+from fedgmr.submodels.blocks import blocks, positions
+from fedgmr.submodels.sorting import Part, Sorting
 
 _DIGIT_BITS = 16
 _BINS = 2**_DIGIT_BITS
@@ -23,97 +22,88 @@ _UNDECIDED = 255
 _Digits = Sequence[tuple[Tensor, int]]  # (key, shift) for each 16-bit digit, most significant first
 
 
-def place(keys: Sequence[Tensor], ends: Sequence[int], *, exempt: Tensor | None = None) -> Tensor:
-    """Uint8 [n]: the group of each element when all are ranked descending and cut at `ends`.
+class Selection:
+    """Elements ranked descending by several keys, to be cut into groups of consecutive ranks.
 
-    Group g holds the ranks from ends[g-1] to ends[g] - 1; elements past the last end get group len(ends).
-
-    Args:
-        keys: float [n] each; later keys decide between equal earlier ones, the lower index at last.
-        ends: non-decreasing ranks, at most 254 of them.
-        exempt: bool [n], elements that are in group 0 and take no rank.
+    Later keys decide between equal earlier ones, then the lower index comes first. Every cut returns uint8 [n], the
+    group of each element: group g has the ranks from ends[g-1] to ends[g] - 1, and elements past the last end get group
+    len(ends). There are at most 254 ends, in non-decreasing order.
     """
-    if keys[0].device.type == "cuda":
-        return place_sorted(keys, ends, exempt)
-    rows = [list(ends), [len(keys[0]) + 1] * len(ends)]
-    cell = None if exempt is None else exempt.view(torch.uint8)
-    return _place(len(keys[0]), _digits(keys), cell, _matrix(rows[: 1 if cell is None else 2], keys[0]))
 
+    def __init__(self, keys: Sequence[Tensor]) -> None:
+        """`keys` are float [n] each."""
+        self._keys = [key if key.dtype in (torch.float32, torch.float64) else key.to(torch.float32) for key in keys]
+        self._size, self._device = len(keys[0]), keys[0].device
+        self._digits = [
+            (key, shift)
+            for key in self._keys
+            for shift in range(8 * key.element_size() - _DIGIT_BITS, -1, -_DIGIT_BITS)
+        ]
 
-def place_within(keys: Sequence[Tensor], parts: Sequence[Part], ends: Sequence[Sequence[int]]) -> Tensor:
-    """The same within each of several parts of the vectors; elements of no part are in group 0.
+    def cut(self, ends: Sequence[int], *, exempt: Tensor | None = None) -> Tensor:
+        """Cut all elements; those that `exempt`, bool [n], marks are in group 0 and take no rank."""
+        self._refuse_nan()
+        if self._device.type == "cuda":
+            return Sorting(self._keys).cut(ends, exempt)
+        rows = [list(ends)] if exempt is None else [list(ends), [self._size + 1] * len(ends)]
+        cell = None if exempt is None else exempt.view(torch.uint8)
+        return _place(self._size, self._digits, cell, self._matrix(rows))
 
-    Args:
-        keys: float [n] each.
-        parts: disjoint, ascending.
-        ends: one list of ends per part, all of the same length.
-    """
-    size, count = len(keys[0]), len(ends[0]) if ends else 0
-    pieces, rows = _completed(parts, ends, [size + 1] * count, size)
-    digits = _digits(keys)
-    bins = _bins(*digits[0], None)
-    return _settle_pieces(bins, pieces, _cut(_histograms(bins, pieces), _matrix(rows, keys[0])), digits[1:])
+    def cut_within(self, parts: Sequence[Part], ends: Sequence[Sequence[int]]) -> Tensor:
+        """Cut each of several disjoint, ascending parts at ends of its own; elements of no part are in group 0."""
+        count = len(ends[0]) if ends else 0
+        pieces, rows = self._completed(parts, ends, [self._size + 1] * count)
+        bins = _bins(*self._digits[0], None)
+        cut = _Cut.of(_histograms(bins, pieces), self._matrix(rows))
+        return cut.settle_pieces(bins, pieces, self._digits[1:])
 
+    def cut_across(self, parts: Sequence[Part], floors: Sequence[int], ends: Sequence[int]) -> Tensor:
+        """Cut all parts together, except that the highest of each part come before everything else.
 
-def place_across(keys: Sequence[Tensor], parts: Sequence[Part], floors: Sequence[int], ends: Sequence[int]) -> Tensor:
-    """All parts ranked together, but for the highest of each part, which come before everything else.
+        Args:
+            parts: disjoint, ascending; elements of no part are in group 0 and take no rank.
+            floors: how many of each part come first; together at most ends[0].
+            ends: the ranks to cut at.
+        """
+        assert sum(floors) <= ends[0], "the floors fit into the first group"
+        self._refuse_nan()
+        if self._device.type == "cuda":
+            return Sorting(self._keys).cut_across(parts, floors, ends)
+        pieces, rows = self._completed(parts, [[floor] for floor in floors], [self._size + 1])
+        bins = _bins(*self._digits[0], None)
+        histograms = _histograms(bins, pieces)
+        cut = _Cut.of(histograms, self._matrix(rows))
+        first = positions(cut.settle_pieces(bins, pieces, self._digits[1:]), 0)
+        # The others' histogram needs no second pass: it is that of all less that of the few that come first.
+        left = histograms.sum(0, keepdim=True) - _histograms(bins.index_select(0, first), [(0, len(first))])
+        cut = _Cut.of(left, self._matrix([[end - sum(floors) for end in ends]]))
+        groups = cut.table.view(-1).index_select(0, bins).index_fill_(0, first, 0)
+        return cut.settle(groups, bins, self._digits[1:])
 
-    Args:
-        keys: float [n] each.
-        parts: disjoint, ascending; elements of no part are in group 0 and take no rank.
-        floors: for each part how many come first; together at most ends[0].
-        ends: non-decreasing ranks, at most 254 of them.
-    """
-    assert sum(floors) <= ends[0], "the floors fit into the first group"
-    if keys[0].device.type == "cuda":
-        return place_across_sorted(keys, parts, floors, ends)
-    size = len(keys[0])
-    pieces, rows = _completed(parts, [[floor] for floor in floors], [size + 1], size)
-    digits = _digits(keys)
-    bins = _bins(*digits[0], None)
-    histograms = _histograms(bins, pieces)
-    first = positions(_settle_pieces(bins, pieces, _cut(histograms, _matrix(rows, keys[0])), digits[1:]), 0)
-    # The others' histogram needs no second pass: it is that of all less that of the few that come first.
-    left = histograms.sum(0, keepdim=True) - _histograms(bins.index_select(0, first), [(0, len(first))])
-    cut = _cut(left, _matrix([[end - sum(floors) for end in ends]], keys[0]))
-    groups = cut.table.view(-1).index_select(0, bins).index_fill_(0, first, 0)
-    return _settle(groups, bins, cut, digits[1:])
+    def _refuse_nan(self) -> None:
+        """Refuse a first key with NaN; on a GPU, where to ask would be to wait, NaN ranks first instead."""
+        scores = self._keys[0]
+        # The sum tells in one fast pass; only if it is NaN is there a need to look at each.
+        if self._device.type != "cuda" and torch.isnan(scores.sum()) and torch.isnan(scores).any():
+            raise ValueError("scores holds NaN: rank finite scores only.")
 
+    def _matrix(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor(rows, dtype=torch.int64, device=self._device).view(len(rows), -1)
 
-def positions(codes: Tensor, code: int) -> Tensor:
-    """Int64: where the uint8 vector has `code`, ascending."""
-    if codes.device.type == "cpu":  # numpy compares bytes, and skips what is false, several times faster
-        return torch.from_numpy(np.flatnonzero(codes.numpy() == code))
-    return torch.nonzero(codes == code).view(-1)
-
-
-def _matrix(rows: Sequence[Sequence[int]], like: Tensor) -> Tensor:
-    return torch.tensor(rows, dtype=torch.int64, device=like.device).view(len(rows), -1)
-
-
-def _completed(
-    parts: Sequence[Part], rows: Sequence[Sequence[int]], outside: Sequence[int], size: int
-) -> tuple[list[Part], list[Sequence[int]]]:
-    """Parts and their rows with the gaps between them, whose row is `outside`; together they cover everything."""
-    pieces: list[Part] = []
-    completed: list[Sequence[int]] = []
-    for (start, stop), row in zip([*parts, (size, size)], [*rows, outside], strict=True):
-        covered = pieces[-1][1] if pieces else 0
-        if start > covered:
-            pieces.append((covered, start))
-            completed.append(outside)
-        pieces.append((start, stop))
-        completed.append(row)
-    return pieces, completed
-
-
-def _digits(keys: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
-    digits = []
-    for key in keys:
-        wide = key if key.dtype in (torch.float32, torch.float64) else key.to(torch.float32)
-        bits = 8 * wide.element_size()
-        digits += [(wide, shift) for shift in range(bits - _DIGIT_BITS, -1, -_DIGIT_BITS)]
-    return digits
+    def _completed(
+        self, parts: Sequence[Part], rows: Sequence[Sequence[int]], outside: Sequence[int]
+    ) -> tuple[list[Part], list[Sequence[int]]]:
+        """Parts and their rows with the gaps between them, whose row is `outside`; together they cover everything."""
+        pieces: list[Part] = []
+        completed: list[Sequence[int]] = []
+        for (start, stop), row in zip([*parts, (self._size, self._size)], [*rows, outside], strict=True):
+            covered = pieces[-1][1] if pieces else 0
+            if start > covered:
+                pieces.append((covered, start))
+                completed.append(outside)
+            pieces.append((start, stop))
+            completed.append(row)
+        return pieces, completed
 
 
 def _place(size: int, digits: _Digits, cell: Tensor | None, ends: Tensor) -> Tensor:
@@ -121,8 +111,8 @@ def _place(size: int, digits: _Digits, cell: Tensor | None, ends: Tensor) -> Ten
     if not digits:
         return _by_index(size, cell, ends)
     bins = _bins(*digits[0], cell)
-    cut = _cut(_histograms(bins, [(0, size)], cells=len(ends)), ends)
-    return _settle(cut.table.view(-1).index_select(0, bins), bins, cut, digits[1:])
+    cut = _Cut.of(_histograms(bins, [(0, size)], cells=len(ends)), ends)
+    return cut.settle(cut.table.view(-1).index_select(0, bins), bins, digits[1:])
 
 
 def _bins(key: Tensor, shift: int, cell: Tensor | None) -> Tensor:
@@ -166,43 +156,41 @@ class _Cut:
     cut: Tensor  # bool [cells, bins]: an end lies within the bin
     table: Tensor  # uint8 [cells, bins]: the group of a bin's members, undecided where it is cut
 
+    @classmethod
+    def of(cls, histograms: Tensor, ends: Tensor) -> "_Cut":
+        """The cut of histograms, one row per cell, at the ends of each cell."""
+        through = histograms.cumsum(1)
+        above = through - histograms
+        first = torch.searchsorted(ends, above, right=True)
+        last = torch.searchsorted(ends, (through - 1).clamp_(min=0), right=True)
+        cut = (first != last) & (histograms > 0)
+        return cls(ends=ends, above=above, cut=cut, table=first.to(torch.uint8).masked_fill_(cut, _UNDECIDED))
 
-def _cut(histograms: Tensor, ends: Tensor) -> _Cut:
-    through = histograms.cumsum(1)
-    above = through - histograms
-    first = torch.searchsorted(ends, above, right=True)
-    last = torch.searchsorted(ends, (through - 1).clamp_(min=0), right=True)
-    cut = (first != last) & (histograms > 0)
-    return _Cut(ends=ends, above=above, cut=cut, table=first.to(torch.uint8).masked_fill_(cut, _UNDECIDED))
+    def settle_pieces(self, bins: Tensor, pieces: Sequence[Part], digits: _Digits) -> Tensor:
+        """Groups of pieces that are cells of their own; `bins` are without the cell."""
+        groups = torch.empty(len(bins), dtype=torch.uint8, device=bins.device)
+        for (start, stop), table in zip(pieces, self.table, strict=True):
+            torch.index_select(table, 0, bins[start:stop], out=groups[start:stop])
+        return self.settle(groups, bins, digits, [stop for _, stop in pieces])
 
-
-def _settle_pieces(bins: Tensor, pieces: Sequence[Part], cut: _Cut, digits: _Digits) -> Tensor:
-    """Groups of pieces that are cells of their own; `bins` are without the cell."""
-    groups = torch.empty(len(bins), dtype=torch.uint8, device=bins.device)
-    for (start, stop), table in zip(pieces, cut.table, strict=True):
-        torch.index_select(table, 0, bins[start:stop], out=groups[start:stop])
-    return _settle(groups, bins, cut, digits, [stop for _, stop in pieces])
-
-
-def _settle(groups: Tensor, bins: Tensor, cut: _Cut, digits: _Digits, stops: Sequence[int] = ()) -> Tensor:
-    """Decide what is undecided by the next digits; `stops`: where cells end, if the bins do not say the cell."""
-    members = positions(groups, _UNDECIDED)
-    if not len(members):
-        return groups
-    at = torch.nonzero(cut.cut)
-    ends = cut.ends[at[:, 0]] - cut.above[at[:, 0], at[:, 1]].view(-1, 1)
-    within = None
-    if len(at) > 1:
-        where = bins.index_select(0, members)
-        if stops:
-            cell = torch.bucketize(members, torch.tensor(stops, device=members.device), right=True, out_int32=True)
-            where.add_(cell, alpha=_BINS)
-        number = cut.cut.view(-1).cumsum(0).sub_(1).to(torch.uint8 if len(at) <= 256 else torch.int32)
-        within = number.index_select(0, where)
-    keys = {id(key): key for key, _ in digits}
-    chosen = {name: key.index_select(0, members) for name, key in keys.items()}
-    closer = [(chosen[id(key)], shift) for key, shift in digits]
-    return groups.scatter_(0, members, _place(len(members), closer, within, ends))
+    def settle(self, groups: Tensor, bins: Tensor, digits: _Digits, stops: Sequence[int] = ()) -> Tensor:
+        """Decide what is undecided by the next digits; `stops`: where cells end, if the bins do not say the cell."""
+        members = positions(groups, _UNDECIDED)
+        if not len(members):
+            return groups
+        at = torch.nonzero(self.cut)
+        ends = self.ends[at[:, 0]] - self.above[at[:, 0], at[:, 1]].view(-1, 1)
+        within = None
+        if len(at) > 1:
+            where = bins.index_select(0, members)
+            if stops:
+                cell = torch.bucketize(members, torch.tensor(stops, device=members.device), right=True, out_int32=True)
+                where.add_(cell, alpha=_BINS)
+            number = self.cut.view(-1).cumsum(0).sub_(1).to(torch.uint8 if len(at) <= 256 else torch.int32)
+            within = number.index_select(0, where)
+        chosen = {id(key): key.index_select(0, members) for key in {id(key): key for key, _ in digits}.values()}
+        closer = [(chosen[id(key)], shift) for key, shift in digits]
+        return groups.scatter_(0, members, _place(len(members), closer, within, ends))
 
 
 def _by_index(size: int, cell: Tensor | None, ends: Tensor) -> Tensor:

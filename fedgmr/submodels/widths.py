@@ -1,8 +1,8 @@
 """Sub-models by channel width (sections 2.0, 2.3-2.5): prefixes (HeteroFL, FjORD) and the rolling window (FedRolex).
 
-A width keeps the same share of the channels of every group. Clients are given densities, fractions of all
-coordinates, so `solve_widths` finds the width that comes nearest to each. Prefixes of one rolled order are nested,
-hence a level map like any other: a coordinate's level is the highest of its channels' levels.
+A width keeps the same share of the channels of every group. Clients have densities, which are shares of all
+coordinates, so `solve_widths` finds the width that comes nearest to each. Prefixes of one rolled order are nested, so
+they form a level map like any other: a coordinate's level is the highest of its channels' levels.
 """
 
 import math
@@ -15,7 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.channels.plan import Axis, ChannelPlan, Group
+from fedgmr.submodels.channels.groups import Axis
+from fedgmr.submodels.channels.plan import ChannelPlan, Group
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
 from fedgmr.submodels.rankings import RankingInputs
@@ -27,7 +28,7 @@ def kept_channels(size: int, heads: int, width: float, shift: int) -> Tensor:
     """Int64, ascending: the channels of a group that a width keeps.
 
     Args:
-        size: channels of the group; of each head, the same channels are kept.
+        size: channels of the group; every head keeps the same of its channels.
         heads: 1 where the group has no heads.
         width: share to keep, in (0, 1]; rounded up, so at least one channel (of each head) stays.
         shift: S = {(j - shift) mod C : j < ⌈width·C⌉} with C = size / heads (FedRolex); 0 is the prefix (HeteroFL).
@@ -95,49 +96,52 @@ def width_levels(
 
 
 @dataclass(frozen=True, kw_only=True)
-class WidthPrefix:
-    """The first channels of every group (HeteroFL, FjORD)."""
+class _ByWidth:
+    """Ranks by the widths nearest to the densities of the ladder."""
 
-    kind: ClassVar[str] = "width_prefix"
+    kind: ClassVar[str] = ""
 
     def rank(self, inputs: RankingInputs) -> LevelMap:
-        """The level map of the widths nearest to the ladder's densities."""
-        return _rank(self.kind, inputs, shift=0)
-
-    def due(self, tick: int, interval: int) -> bool:
-        """Never again."""
-        return False
+        """The level map of the widths; which channels are kept may depend on the tick."""
+        plan, layout, ladder = inputs.plan, inputs.layout, inputs.ladder
+        if plan is None:
+            raise ValueError(
+                f"The ranking {self.kind} needs the model's channels: give the inputs a plan (follow_channels)."
+            )
+        ranked = width_levels(plan, layout, solve_widths(plan, layout, ladder), self._shift(inputs.tick), ladder=ladder)
+        return replace(ranked, levels=ranked.levels.to(inputs.model.device))
 
     def ladder(self, ladder: Ladder) -> Ladder:
-        """The densities stay nominal; the map's sizes say what is really kept."""
+        """The densities stay nominal; the sizes of the map say what is really kept."""
         return ladder
+
+    def _shift(self, tick: int) -> int:
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RollingWindow:
-    """A window that moves on by one channel of every group at each tick (FedRolex)."""
+class WidthPrefix(_ByWidth):
+    """Keeps the first channels of every group (HeteroFL, FjORD)."""
+
+    kind: ClassVar[str] = "width_prefix"
+
+    def due(self, tick: int, interval: int) -> bool:
+        """Never."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollingWindow(_ByWidth):
+    """Keeps a window that moves on by one channel of every group at each tick (FedRolex)."""
 
     kind: ClassVar[str] = "rolling_window"
-
-    def rank(self, inputs: RankingInputs) -> LevelMap:
-        """The level map of the widths nearest to the ladder's densities, rolled to this tick."""
-        return _rank(self.kind, inputs, shift=inputs.tick)
 
     def due(self, tick: int, interval: int) -> bool:
         """At every tick."""
         return True
 
-    def ladder(self, ladder: Ladder) -> Ladder:
-        """The densities stay nominal; the map's sizes say what is really kept."""
-        return ladder
-
-
-def _rank(kind: str, inputs: RankingInputs, shift: int) -> LevelMap:
-    if inputs.plan is None:
-        raise ValueError(f"The ranking {kind} needs the model's channels: give the inputs a plan (follow_channels).")
-    widths = solve_widths(inputs.plan, inputs.layout, inputs.ladder)
-    ranked = width_levels(inputs.plan, inputs.layout, widths, shift, ladder=inputs.ladder)
-    return replace(ranked, levels=ranked.levels.to(inputs.model.device))
+    def _shift(self, tick: int) -> int:
+        return tick
 
 
 def _count(channels: int, width: float) -> int:

@@ -19,7 +19,7 @@ def test_sum_of_increments_is_the_submodel() -> None:
         gathered = torch.zeros_like(model)
         held = torch.zeros_like(model, dtype=torch.int32)
         for level in range(len(server.ladder)):
-            increment = levels.increment(level)
+            increment = levels.levels == level
             gathered += torch.where(increment, model, 0.0)
             held += increment.int()
             assert same(gathered, torch.where(levels.mask(level), model, 0.0))
@@ -37,7 +37,7 @@ def test_increments_in_level_order_are_slices_of_the_submodel() -> None:
     run = objects(tiny.dense(), "fedgmr", BRISK)
     drive(run, ticks=4)
     levels, model = run.server.levels, run.server.model
-    slices = [model[levels.increment(level)] for level in range(len(levels.ladder))]
+    slices = [model[levels.levels == level] for level in range(len(levels.ladder))]
     for level in range(len(levels.ladder)):
         assert same(torch.cat(slices[: level + 1]), levels.pack(model, level))
 

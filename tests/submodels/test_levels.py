@@ -42,7 +42,6 @@ def test_from_scores_by_hand() -> None:
     assert levels.top == 2
     assert len(levels) == 5
     assert levels.mask(1).tolist() == [True, False, True, False, True]
-    assert levels.increment(1).tolist() == [False, False, True, False, True]
     assert levels.order is not None
     assert levels.order.tolist() == [0, 2, 4, 1, 3]
     assert levels.order_of(2).tolist() == [0, 2]
@@ -113,7 +112,7 @@ def test_the_full_map_is_in_natural_order() -> None:
 @pytest.mark.parametrize("level", [-1, 3])
 def test_levels_out_of_range(level: int) -> None:
     levels = LevelMap.from_scores(torch.arange(5.0), (0.2, 0.6, 1.0))
-    calls = [levels.mask, levels.increment, lambda at: levels.pack(torch.zeros(5), at)]
+    calls = [levels.mask, levels.whole, lambda at: levels.pack(torch.zeros(5), at)]
     for call in calls:
         with pytest.raises(ValueError, match=f"level is {level}: give a level from 0 to 2"):
             call(level)
@@ -198,9 +197,9 @@ def test_increments_add_up_to_the_sub_model_bit_for_bit(raw: list[int], seed: in
     total, below = torch.zeros_like(flat), torch.zeros(len(raw), dtype=torch.bool)
     for level in range(3):
         assert bool((below & ~levels.mask(level)).sum() == 0), "a level holds all of the level below"
-        assert torch.equal(levels.mask(level), below | levels.increment(level))
+        assert torch.equal(levels.mask(level), below | (levels.levels == level))
         below = levels.mask(level)
-        total += torch.where(levels.increment(level), flat, 0)
+        total += torch.where((levels.levels == level), flat, 0)
         packed = levels.pack(flat, level)
         assert len(packed) == levels.sizes[level] == sum(levels.increments[: level + 1])
         rebuilt = levels.unpack(packed, level, torch.full_like(flat, torch.nan))

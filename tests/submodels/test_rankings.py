@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap, kept_counts
-from fedgmr.submodels.rankings import FullModel, Magnitude, Random, RankingInputs, Taylor, floor_count
+from fedgmr.submodels.rankings import FullModel, Magnitude, Random, RankingInputs, Taylor
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 
@@ -50,10 +50,12 @@ def test_equal_importance_goes_by_magnitude_then_index() -> None:
 
 
 def test_floor_count() -> None:
-    counts = {size: floor_count(size, 0.02) for size in (1, 30, 99, 100, 149, 150, 1000)}
+    sizes = (1, 30, 99, 100, 149, 150, 1000)
+    counts = {place.size: place.floor_count(0.02) for place in layout_of(*sizes).prunable}
     assert counts == {1: 1, 30: 1, 99: 1, 100: 2, 149: 2, 150: 3, 1000: 20}
-    assert floor_count(100, 0.0) == 0
-    assert floor_count(3, 1.0) == 3
+    hundred, three = layout_of(100, 3).prunable
+    assert hundred.floor_count(0.0) == 0
+    assert three.floor_count(1.0) == 3
 
 
 @pytest.mark.parametrize(("floor", "moved", "unmoved"), [(0.02, 6, 2), (0.05, 3, 5), (0.0, 8, 0)])
@@ -67,8 +69,8 @@ def test_the_least_important_tensor_keeps_its_floor(floor: float, moved: int, un
     assert levels.sizes == (8, 160)
     assert kept_in(levels, layout, 0) == [moved, unmoved]
     # Of equal scores the largest weights; they lie at the end.
-    assert levels.increment(0)[60:].nonzero().view(-1).tolist() == list(range(100 - unmoved, 100))
-    assert levels.increment(0)[:60].nonzero().view(-1).tolist() == list(range(60 - moved, 60))
+    assert levels.mask(0)[60:].nonzero().view(-1).tolist() == list(range(100 - unmoved, 100))
+    assert levels.mask(0)[:60].nonzero().view(-1).tolist() == list(range(60 - moved, 60))
 
 
 def test_a_tiny_tensor_keeps_one_coordinate() -> None:
@@ -90,7 +92,7 @@ def test_the_first_map_ranks_within_each_tensor_by_magnitude() -> None:
         levels = ranking.rank(inputs(layout, model, None, (0.05, 0.1, 0.2, 0.5, 1.0)))
         assert levels.sizes == (5, 10, 20, 50, 100)
         assert [kept_in(levels, layout, level) for level in range(5)] == [[3, 2], [7, 3], [14, 6], [35, 15], [70, 30]]
-        assert levels.increment(0).nonzero().view(-1).tolist() == [0, 1, 2, 98, 99]
+        assert levels.mask(0).nonzero().view(-1).tolist() == [0, 1, 2, 98, 99]
 
 
 def test_the_first_map_keeps_biases_and_the_floor() -> None:
@@ -216,7 +218,7 @@ def test_a_refresh_equals_a_plain_sort(floor: float, moved: float) -> None:
     order = sorted(range(layout.size), key=lambda i: (-scores[i].item(), -model[i].abs().item(), i))
     for tensor in layout.prunable:
         within = [i for i in order if tensor.start <= i < tensor.stop]
-        scores[within[: floor_count(tensor.size, floor)]] = torch.inf
+        scores[within[: tensor.floor_count(floor)]] = torch.inf
     prunable = [i for tensor in layout.prunable for i in range(tensor.start, tensor.stop)]
     prunable.sort(key=lambda i: (-scores[i].item(), -model[i].abs().item(), i))
     expected = torch.zeros(layout.size, dtype=torch.uint8)

@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedgmr.submodels.selection import place, place_across, place_within, positions
+from fedgmr.submodels.blocks import positions
+from fedgmr.submodels.selection import Selection
 
 # Few different values, so that ties are the rule.
 AWKWARD = [-math.inf, -2.5, -1e-40, -0.0, 0.0, 1e-40, 1.0, 1.0000001, 2.5, math.inf]
 
 
 def groups(*keys: list[float], ends: list[int], dtype: torch.dtype = torch.float32) -> list[int]:
-    placed = place([torch.tensor(key, dtype=dtype) for key in keys], ends)
+    placed = Selection([torch.tensor(key, dtype=dtype) for key in keys]).cut(ends)
     assert placed.dtype == torch.uint8
     return placed.tolist()
 
@@ -68,35 +69,35 @@ def test_empty_groups_and_ends() -> None:
 
 
 def test_the_most_groups_a_byte_holds() -> None:
-    placed = place([-torch.arange(300.0)], list(range(1, 255)))
+    placed = Selection([-torch.arange(300.0)]).cut(list(range(1, 255)))
     assert placed.tolist() == [*range(254), *([254] * 46)]
 
 
 def test_exempt_elements_take_no_rank() -> None:
     # Without 9 and 1 the order is 7 (index 0), 5 (4), 3 (1).
     exempt = torch.tensor([False, False, True, True, False])
-    assert place([torch.tensor([7.0, 3, 1, 9, 5])], [1, 2], exempt=exempt).tolist() == [0, 2, 0, 0, 1]
+    assert Selection([torch.tensor([7.0, 3, 1, 9, 5])]).cut([1, 2], exempt=exempt).tolist() == [0, 2, 0, 0, 1]
 
 
 def test_parts_are_cut_each_by_itself() -> None:
     keys = [torch.tensor([4.0, 6, 5, 0, 9, 9, 8, 1])]
-    assert place_within(keys, [(0, 3), (4, 7)], [[1, 2], [2, 2]]).tolist() == [2, 0, 1, 0, 0, 0, 2, 0]
-    assert place_within(keys, [], []).tolist() == [0] * 8
+    assert Selection(keys).cut_within([(0, 3), (4, 7)], [[1, 2], [2, 2]]).tolist() == [2, 0, 1, 0, 0, 0, 2, 0]
+    assert Selection(keys).cut_within([], []).tolist() == [0] * 8
 
 
 def test_many_parts() -> None:
     parts = [(start, start + 2) for start in range(0, 600, 2)]
-    assert place_within([torch.arange(600.0) % 2], parts, [[1]] * 300).tolist() == [1, 0] * 300
-    assert place_within([torch.ones(600)], parts, [[1]] * 300).tolist() == [0, 1] * 300  # 300 bins are cut
+    assert Selection([torch.arange(600.0) % 2]).cut_within(parts, [[1]] * 300).tolist() == [1, 0] * 300
+    assert Selection([torch.ones(600)]).cut_within(parts, [[1]] * 300).tolist() == [0, 1] * 300  # 300 bins are cut
 
 
 def test_floors_come_before_all_else() -> None:
     # Together 9, 9, 8 (indices 4, 5, 6) would be first; the first part's 6 takes the place of the 8.
     keys = [torch.tensor([4.0, 6, 5, 0, 9, 9, 8])]
-    assert place_across(keys, [(0, 3), (4, 7)], [0, 0], [3, 4]).tolist() == [2, 1, 2, 0, 0, 0, 0]
-    assert place_across(keys, [(0, 3), (4, 7)], [1, 0], [3, 4]).tolist() == [2, 0, 2, 0, 0, 0, 1]
-    assert place_across(keys, [(0, 3), (4, 7)], [2, 1], [3, 4]).tolist() == [2, 0, 0, 0, 0, 1, 2]
-    assert place_across(keys, [], [], [0]).tolist() == [0] * 7
+    assert Selection(keys).cut_across([(0, 3), (4, 7)], [0, 0], [3, 4]).tolist() == [2, 1, 2, 0, 0, 0, 0]
+    assert Selection(keys).cut_across([(0, 3), (4, 7)], [1, 0], [3, 4]).tolist() == [2, 0, 2, 0, 0, 0, 1]
+    assert Selection(keys).cut_across([(0, 3), (4, 7)], [2, 1], [3, 4]).tolist() == [2, 0, 0, 0, 0, 1, 2]
+    assert Selection(keys).cut_across([], [], [0]).tolist() == [0] * 7
 
 
 def test_positions() -> None:
@@ -110,7 +111,7 @@ def test_equals_a_sort(dtype: torch.dtype, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, 40), label="size")
     keys = _draw_keys(data, size, dtype)
     ends = sorted(data.draw(st.lists(st.integers(0, size), max_size=6), label="ends"))
-    assert place(keys, ends).tolist() == _sorted(keys, ends)
+    assert Selection(keys).cut(ends).tolist() == _sorted(keys, ends)
 
 
 @settings(deadline=None, max_examples=80)
@@ -125,7 +126,7 @@ def test_parts_and_exemptions_equal_a_sort_of_each(data: st.DataObject) -> None:
     expected = [0] * size
     for (a, b), ranks in zip(parts, ends, strict=True):
         expected[a:b] = _sorted([key[a:b] for key in keys], ranks)
-    assert place_within(keys, parts, ends).tolist() == expected
+    assert Selection(keys).cut_within(parts, ends).tolist() == expected
 
     floors = [data.draw(st.integers(0, b - a), label="floor") for a, b in parts]
     inside = torch.zeros(size, dtype=torch.bool)
@@ -138,14 +139,14 @@ def test_parts_and_exemptions_equal_a_sort_of_each(data: st.DataObject) -> None:
     placed = torch.zeros(size, dtype=torch.uint8)
     # Among those that come first the order does not matter: they are all in the first group.
     placed[inside] = torch.tensor(_sorted([key[inside] for key in (first, *keys)], ranks), dtype=torch.uint8)
-    assert place_across(keys, parts, floors, ranks).tolist() == placed.tolist()
+    assert Selection(keys).cut_across(parts, floors, ranks).tolist() == placed.tolist()
 
     exempt = torch.tensor(data.draw(st.lists(st.booleans(), min_size=size, max_size=size), label="exempt"))
     others = [key[~exempt] for key in keys]
     ranks = sorted(data.draw(st.integers(0, len(others[0]))) for _ in range(number))
     placed = torch.zeros(size, dtype=torch.uint8)
     placed[~exempt] = torch.tensor(_sorted(others, ranks), dtype=torch.uint8)
-    assert place(keys, ranks, exempt=exempt).tolist() == placed.tolist()
+    assert Selection(keys).cut(ranks, exempt=exempt).tolist() == placed.tolist()
 
 
 def _draw_keys(data: st.DataObject, size: int, dtype: torch.dtype) -> list[Tensor]:

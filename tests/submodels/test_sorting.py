@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgmr.submodels.selection import place, place_across
-from fedgmr.submodels.sorting import place_across_sorted, place_sorted
+from fedgmr.submodels.selection import Selection
+from fedgmr.submodels.sorting import Sorting
 
 # Few different values, so that ties are the rule.
 AWKWARD = [-math.inf, -2.5, -1e-40, -0.0, 0.0, 1e-40, 1.0, 1.0000001, 2.5, math.inf]
@@ -25,9 +25,9 @@ def test_sorting_places_as_selection_does(dtype: torch.dtype, data: st.DataObjec
     ends = sorted(data.draw(st.lists(st.integers(0, size + 2), min_size=1, max_size=4)))
     flags = data.draw(st.none() | st.lists(st.booleans(), min_size=size, max_size=size))
     exempt = None if flags is None else torch.tensor(flags)
-    found = place_sorted(keys, ends, exempt)
+    found = Sorting(keys).cut(ends, exempt)
     assert found.dtype == torch.uint8
-    assert found.tolist() == place(keys, ends, exempt=exempt).tolist()
+    assert found.tolist() == Selection(keys).cut(ends, exempt=exempt).tolist()
 
 
 @given(data=st.data())
@@ -41,11 +41,11 @@ def test_floors_by_sorting(data: st.DataObject) -> None:
     keys = [torch.tensor(data.draw(values)) for _ in range(data.draw(st.integers(1, 2)))]
     floors = [data.draw(st.integers(0, min(3, stop - start))) for start, stop in parts]
     ends = sorted(sum(floors) + extra for extra in data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=4)))
-    found = place_across_sorted(keys, parts, floors, ends)
-    assert found.tolist() == place_across(keys, parts, floors, ends).tolist()
+    found = Sorting(keys).cut_across(parts, floors, ends)
+    assert found.tolist() == Selection(keys).cut_across(parts, floors, ends).tolist()
 
 
 def test_what_is_not_a_number_ranks_first_and_takes_no_more_room() -> None:
     scores = torch.tensor([1.0, math.nan, 3.0, -math.inf, math.nan, 2.0])
-    assert place_sorted([scores], [1, 3], None).tolist() == [2, 0, 1, 2, 1, 2]
-    assert place_across_sorted([scores], [(1, 6)], [1], [2, 4]).tolist() == [0, 0, 1, 2, 0, 1]
+    assert Sorting([scores]).cut([1, 3], None).tolist() == [2, 0, 1, 2, 1, 2]
+    assert Sorting([scores]).cut_across([(1, 6)], [1], [2, 4]).tolist() == [0, 0, 1, 2, 0, 1]

@@ -45,8 +45,8 @@ def test_one_threshold_may_empty_a_layer() -> None:
     layout = Layout.of(nn.Sequential(nn.Linear(12, 1, bias=False), nn.Linear(8, 1, bias=False)))
     model = torch.cat([torch.linspace(0.01, 0.02, 12), torch.linspace(1, 2, 8)])
     levels = rank(layout, model, (0.05, 0.5, 1.0))
-    assert levels.increment(0).nonzero().view(-1).tolist() == [19]
-    assert levels.increment(1).nonzero().view(-1).tolist() == [10, 11, *range(12, 19)]
+    assert levels.mask(0).nonzero().view(-1).tolist() == [19]
+    assert (levels.levels == 1).nonzero().view(-1).tolist() == [10, 11, *range(12, 19)]
     assert not levels.mask(0)[:12].any(), "there is no floor"
 
 

@@ -1,7 +1,7 @@
-"""What a walk over a model notes: the groups of channels it opens, joins and fixes, and who runs over them.
+"""The groups of channels that a walk over a model opens, joins and fixes, and the dimensions that run over them.
 
 Groups go by the number under which they were opened. Which of them are one in the end is known only after the walk:
-`channels.py` then makes of them the groups and axes of its plan, which have numbers of their own.
+`plan.py` then numbers the groups that remain.
 """
 
 from collections.abc import Mapping
@@ -13,24 +13,28 @@ from fedgmr.submodels.channels.streams import refuse
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
-    """A dimension that runs over an open group; `Axis` in `channels.py` says what the numbers mean."""
+class Axis:
+    """A dimension that runs over a group: index = (stack · size + channel) · repeat + s."""
 
     group: int
-    repeat: int = 1
-    stacks: int = 1
+    repeat: int = 1  # entries per channel, where a flatten folded space into the dimension
+    stacks: int = 1  # 3 for the rows of an attention's in-projection: queries, keys, values
+
+    def spread(self, channels: Tensor) -> Tensor:
+        """One entry per index of the dimension, given one per channel."""
+        return channels.repeat_interleave(self.repeat).repeat(self.stacks)
 
 
-Spans = tuple[Span | None, ...]  # per dimension
+Axes = tuple[Axis | None, ...]  # per dimension; None is never sliced (kernels, vocabulary, positions)
 
 
 class OpenGroups:
-    """The groups of a model while it is walked over, and the spans of its tensors."""
+    """The groups of a model during a walk over it, and the axes of its tensors."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = tensors
         self.names = {id(tensor): name for name, tensor in tensors.items()}
-        self.spans: dict[str, Spans] = {}
+        self.axes: dict[str, Axes] = {}
         self.sizes: list[int] = []
         self.heads: list[int] = []
         self.fixed: set[int] = set()
@@ -47,13 +51,13 @@ class OpenGroups:
         return group
 
     def root(self, group: int) -> int:
-        """The group that stands for all that `group` was joined with."""
+        """The group that represents all groups that `group` was joined with."""
         while self.parents[group] != group:
             group = self.parents[group]
         return group
 
     def fix(self, group: int) -> None:
-        """Let the group never be sliced."""
+        """Mark a group that is never sliced."""
         self.fixed.add(self.root(group))
 
     def join(self, node: fx.Node, one: int, other: int) -> None:
@@ -66,13 +70,13 @@ class OpenGroups:
         if other in self.fixed:
             self.fix(one)
 
-    def declare(self, node: fx.Node, tensor: Tensor | None, spans: Spans) -> None:
+    def declare(self, node: fx.Node, tensor: Tensor | None, axes: Axes) -> None:
         """Note what the tensor's dimensions run over; a tensor used twice (tied weights) has to satisfy both uses."""
         if tensor is None:
             return
         if id(tensor) not in self.names:
             refuse(node, "it uses a tensor that is neither a parameter nor a buffer", "register it with the model")
-        for old, new in zip(self.spans.setdefault(self.names[id(tensor)], spans), spans, strict=True):
+        for old, new in zip(self.axes.setdefault(self.names[id(tensor)], axes), axes, strict=True):
             if old is not None and new is not None:
                 if replace(old, group=0) != replace(new, group=0):
                     refuse(node, "it shares a tensor with a layer of another form", "give it a tensor of its own")

@@ -3,17 +3,17 @@
 torch.fx traces the forward pass with torch.nn's modules as leaves. One walk over the graph notes which group of
 channels each dimension of each tensor runs over: a layer opens a group, a residual add joins two, the model's input
 and output channels are fixed. Layer names play no part. Inputs are taken to be batches, [batch, channels, ...] for
-convolutions and [batch, tokens] for embeddings. Read next: `channel_walk.py` for the walk, `widths.py` for its use.
+convolutions and [batch, tokens] for embeddings. Read next: `walk.py` for the walk, `../widths.py` for its use.
 """
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from fedgmr.submodels.channels.groups import Span
+from fedgmr.submodels.channels.groups import Axes, Axis
 from fedgmr.submodels.channels.streams import Stream
 from fedgmr.submodels.channels.walk import Walk
 
@@ -27,25 +27,9 @@ class Group:
     heads: int = 1  # the group is heads x head_dim, and every head keeps the same subset
 
 
-@dataclass(frozen=True, kw_only=True)
-class Axis:
-    """A dimension that runs over a group: index = (stack · size + channel) · repeat + s."""
-
-    group: int
-    repeat: int = 1  # entries per channel, where a flatten folded space into the dimension
-    stacks: int = 1  # 3 for the rows of an attention's in-projection: queries, keys, values
-
-    def spread(self, channels: Tensor) -> Tensor:
-        """One entry per index of the dimension, given one per channel."""
-        return channels.repeat_interleave(self.repeat).repeat(self.stacks)
-
-
-Axes = tuple[Axis | None, ...]  # per dimension; None is never sliced (kernels, vocabulary, positions)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChannelPlan:
-    """The groups of a model, and where its tensors meet them.
+    """The groups of a model, and which dimensions of its tensors run over them.
 
     `hidden` are the weight layers (embeddings too) whose output is sliced: HeteroFL's scaler comes after these. Those
     that are in `attentions` too need it twice: on queries, keys and values after the in-projection, and on the output.
@@ -53,7 +37,7 @@ class ChannelPlan:
 
     groups: tuple[Group, ...]
     axes: Mapping[str, Axes]  # every parameter and float buffer, by name
-    norms: Mapping[str, Axis]  # what a normalisation layer runs over, whether or not it has parameters
+    norms: Mapping[str, Axis]  # the axis of each normalisation layer, whether or not it has parameters
     hidden: tuple[str, ...]
     attentions: tuple[str, ...]
     heads: tuple[str, ...]  # layers whose output reaches the model's output without another weight layer
@@ -94,20 +78,20 @@ class _Tracer(fx.Tracer):
 
 
 def _plan(walk: Walk, outputs: Sequence[Stream]) -> ChannelPlan:
-    """What the walk noted, with the groups that turned out to be one under one number."""
-    noted = walk.groups
-    roots = sorted({noted.root(group) for group in noted.parents})
+    """The plan that the walk found; groups that turned out to be one get one number."""
+    found = walk.groups
+    roots = sorted({found.root(group) for group in found.parents})
 
-    def axis(span: Span) -> Axis:
-        return Axis(group=roots.index(noted.root(span.group)), repeat=span.repeat, stacks=span.stacks)
+    def numbered(axis: Axis) -> Axis:
+        return replace(axis, group=roots.index(found.root(axis.group)))
 
-    axes: dict[str, Axes] = {n: (None,) * t.dim() for n, t in noted.tensors.items() if t.is_floating_point()}
-    axes |= {name: tuple(None if span is None else axis(span) for span in spans) for name, spans in noted.spans.items()}
-    sliced = [path for path, group in walk.layers.items() if noted.root(group) not in noted.fixed]
+    axes: dict[str, Axes] = {n: (None,) * t.dim() for n, t in found.tensors.items() if t.is_floating_point()}
+    axes |= {name: tuple(axis and numbered(axis) for axis in own) for name, own in found.axes.items()}
+    sliced = [path for path, group in walk.layers.items() if found.root(group) not in found.fixed]
     return ChannelPlan(
-        groups=tuple(Group(size=noted.sizes[g], fixed=g in noted.fixed, heads=noted.heads[g]) for g in roots),
+        groups=tuple(Group(size=found.sizes[g], fixed=g in found.fixed, heads=found.heads[g]) for g in roots),
         axes=axes,
-        norms={path: axis(span) for path, span in walk.norms.items()},
+        norms={path: numbered(axis) for path, axis in walk.norms.items()},
         hidden=tuple(path for path in walk.layers if path in sliced or path in walk.attentions),
         attentions=tuple(walk.attentions),
         heads=tuple(path for path in walk.layers if any(path in stream.sources for stream in outputs)),

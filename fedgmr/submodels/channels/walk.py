@@ -2,7 +2,7 @@
 
 Node by node, in the order of execution: a layer with weights opens a group and declares what the dimensions of its
 tensors run over; an elementwise operation joins the groups of its operands; an operation without weights only changes
-the stream. Read next: `channel_groups.py` for what is noted, `channel_streams.py` for what is handed on.
+the stream. Read next: `groups.py`, which keeps the groups; `streams.py`, the values between nodes.
 """
 
 import operator
@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from fedgmr.submodels.channels.groups import OpenGroups, Span, Spans
+from fedgmr.submodels.channels.groups import Axes, Axis, OpenGroups
 from fedgmr.submodels.channels.streams import (
     FACTS,
     POINTWISE,
@@ -22,13 +22,7 @@ from fedgmr.submodels.channels.streams import (
     Stream,
     Value,
     argument,
-    constant,
-    flattened,
-    indexed,
-    pooled,
     refuse,
-    reshaped,
-    unpacked,
 )
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
@@ -41,15 +35,15 @@ class Walk:
         self.model = model
         self.groups = OpenGroups(tensors)
         self.values: dict[fx.Node, Value] = {}
-        self.norms: dict[str, Span] = {}
+        self.norms: dict[str, Axis] = {}
         self.layers: dict[str, int] = {}  # weight layer: the group of its output
         self.attentions: dict[str, None] = {}
 
     def follow(self, graph: fx.Graph) -> list[Stream]:
-        """Walk over the graph; the streams that reach the model's output, whose groups are fixed."""
+        """Walk over the graph; return the streams that reach the model's output, whose groups are now fixed."""
         for node in graph.nodes:
             self.values[node] = self._value(node)
-        outputs = [value for value in unpacked(self.values[node]) if isinstance(value, Stream)]
+        outputs = [value for value in _unpacked(self.values[node]) if isinstance(value, Stream)]
         for stream in outputs:
             self.groups.fix(stream.group)
         return outputs
@@ -76,13 +70,13 @@ class Walk:
             return self._attention(node, module)
         if isinstance(module, nn.Embedding):
             group = self.groups.open(module.embedding_dim)
-            self.groups.declare(node, module.weight, (None, Span(group=group)))
+            self.groups.declare(node, module.weight, (None, Axis(group=group)))
             return self._leave(node, Stream(group=group, rank=3))
         name, value = type(module).__name__.lower(), self.values[node.all_input_nodes[0]]
         if isinstance(value, Stream) and isinstance(module, nn.Flatten):
-            return flattened(node, value, module.start_dim, module.end_dim)
+            return value.flattened(node, module.start_dim, module.end_dim)
         if isinstance(value, Stream) and name in POOLING:
-            return pooled(node, value)
+            return value.pooled(node)
         if name not in POINTWISE and (isinstance(value, Stream) or list(module.parameters())):
             refuse(node, f"{type(module).__name__} is not supported", "build it from supported layers of torch.nn")
         return value if name in POINTWISE else Plain()
@@ -94,13 +88,13 @@ class Walk:
         before, stream = self._enter(node, inputs * groups, second=bool(kernel))
         if groups == 1:
             group = self.groups.open(outputs)
-            spans: Spans = (Span(group=group), before)
+            axes: Axes = (Axis(group=group), before)
         elif groups == outputs and inputs == 1:  # depthwise: each channel by itself
-            group, spans = before.group, (before, None)
+            group, axes = before.group, (before, None)
         else:
             refuse(node, f"it has groups={groups}", "use groups=1 or a depthwise convolution")
-        self.groups.declare(node, module.weight, (*spans, *(None for _ in kernel)))
-        self.groups.declare(node, module.bias, (Span(group=group),))
+        self.groups.declare(node, module.weight, (*axes, *(None for _ in kernel)))
+        self.groups.declare(node, module.bias, (Axis(group=group),))
         rank = len(kernel) + 2 if kernel else stream.rank
         return self._leave(node, Stream(group=group, axis=-1 - len(kernel), rank=rank))
 
@@ -110,10 +104,10 @@ class Walk:
             refuse(node, f"it normalises over {module.normalized_shape}", "normalise over the last dimension only")
         many = isinstance(module, nn.GroupNorm)
         size = module.normalized_shape[0] if last else module.num_channels if many else module.num_features
-        span, _ = self._enter(node, size, second=not last)
+        axis, _ = self._enter(node, size, second=not last)
         for name in ("weight", "bias", "running_mean", "running_var"):
-            self.groups.declare(node, getattr(module, name, None), (span,))
-        self.groups.join(node, self.norms.setdefault(str(node.target), span).group, span.group)
+            self.groups.declare(node, getattr(module, name, None), (axis,))
+        self.groups.join(node, self.norms.setdefault(str(node.target), axis).group, axis.group)
         return self.values[node.all_input_nodes[0]]
 
     def _attention(self, node: fx.Node, module: nn.MultiheadAttention) -> Value:
@@ -123,10 +117,10 @@ class Walk:
             refuse(node, "it has kdim, vdim, add_bias_kv or add_zero_attn", "leave these out")
         before, _ = self._enter(node, module.embed_dim)
         inner, group = self.groups.open(module.embed_dim, heads=module.num_heads), self.groups.open(module.embed_dim)
-        self.groups.declare(node, module.in_proj_weight, (Span(group=inner, stacks=3), before))
-        self.groups.declare(node, module.in_proj_bias, (Span(group=inner, stacks=3),))
-        self.groups.declare(node, module.out_proj.weight, (Span(group=group), Span(group=inner)))
-        self.groups.declare(node, module.out_proj.bias, (Span(group=group),))
+        self.groups.declare(node, module.in_proj_weight, (Axis(group=inner, stacks=3), before))
+        self.groups.declare(node, module.in_proj_bias, (Axis(group=inner, stacks=3),))
+        self.groups.declare(node, module.out_proj.weight, (Axis(group=group), Axis(group=inner)))
+        self.groups.declare(node, module.out_proj.bias, (Axis(group=group),))
         self.attentions[str(node.target)] = None
         return self._leave(node, Stream(group=group, rank=3)), Plain()
 
@@ -142,12 +136,12 @@ class Walk:
             chosen: Value = values[0][int(str(node.args[1]))]
             return chosen
         if name == "getitem" and isinstance(values[0], Stored):
-            return replace(values[0], intact=max(0, values[0].intact - indexed(node.args[1])))
+            return values[0].indexed(node.args[1])
         if name in POINTWISE:
             return self._combine(node, values, streams) if len(values) > 1 else values[0]
         if len(values) == 1 and streams:
-            return reshaped(node, name, streams[0])
-        if not all(isinstance(value, Plain) or constant(value) for value in values):
+            return streams[0].reshaped(node, name)
+        if not all(isinstance(value, Plain) or (isinstance(value, Stored) and value.constant) for value in values):
             refuse(node, f"{name} is not supported", "use layers of torch.nn, sums and pooling instead")
         return Plain()
 
@@ -176,25 +170,30 @@ class Walk:
             return
         if position > stored.intact:
             refuse(node, "it indexes a stored tensor along the channels", "index the leading dimensions only")
-        spans: list[Span | None] = [None] * len(shape)
-        spans[-position] = self._span(node, stream, shape[-position])
-        self.groups.declare(node, stored.tensor, tuple(spans))
+        axes: list[Axis | None] = [None] * len(shape)
+        axes[-position] = self._axis(node, stream, shape[-position])
+        self.groups.declare(node, stored.tensor, tuple(axes))
 
-    def _enter(self, node: fx.Node, size: int, *, second: bool = False) -> tuple[Span, Stream]:
-        """The `size` channels that a layer receives, in the last or in the second dimension."""
+    def _enter(self, node: fx.Node, size: int, *, second: bool = False) -> tuple[Axis, Stream]:
+        """The axis and the stream of the `size` channels that a layer receives, in the last or second dimension."""
         stream = self.values[node.all_input_nodes[0]]
         if not isinstance(stream, Stream):
             stream = Stream(group=self.groups.open(size, fixed=True))
         elif (stream.rank or 2) + stream.axis != 1 if second else stream.axis != -1:
             refuse(node, "its channels are in another dimension", f"move them to the {'second' if second else 'last'}")
-        return self._span(node, stream, size), stream
+        return self._axis(node, stream, size), stream
 
-    def _span(self, node: fx.Node, stream: Stream, size: int) -> Span:
+    def _axis(self, node: fx.Node, stream: Stream, size: int) -> Axis:
         channels = self.groups.sizes[stream.group]
         if size % channels or (size > channels and not stream.flat):
             refuse(node, f"{channels} channels meet a size of {size}", "make them equal")
-        return Span(group=stream.group, repeat=size // channels)
+        return Axis(group=stream.group, repeat=size // channels)
 
     def _leave(self, node: fx.Node, stream: Stream) -> Stream:
         self.layers[str(node.target)] = stream.group
         return replace(stream, sources=frozenset({str(node.target)}))
+
+
+def _unpacked(value: Value) -> list[Value]:
+    """The values in nested tuples."""
+    return [part for item in value for part in _unpacked(item)] if isinstance(value, tuple) else [value]

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from fedgmr.submodels.channels.plan import Axes, ChannelPlan
+from fedgmr.submodels.channels.groups import Axes
+from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.widths import kept_channels
 
 
