@@ -1,13 +1,13 @@
 """A client's SGD step at low density against the dense step: `python benchmarks/client_step.py [--csv PATH]`.
 
-Conv-2, batch 20, on the CPU. FedGMR's unstructured sub-models with sparse linear layers, HeteroFL's narrower networks;
-both against the step of the whole net without any mask. FedGMR's sub-models are those of the first level map (every
-tensor at the same density) and of the map after a merge (Taylor importance: the convolutions keep more). Finding out
-where the weights of a sub-model lie (`build`) is counted, spread over the five steps of one task. `task` is a whole
-task, with loading the sub-model, building and handing the values back, against a whole dense task.
+The net is Conv-2 with batch 20 on a CPU. FedGMR's unstructured sub-models with sparse linear layers and HeteroFL's
+narrower networks are compared with the step of the whole net without any mask. FedGMR's sub-models are those of the
+first level map (every tensor at the same density) and of the map after a merge (Taylor importance: the convolutions
+keep more). The search for the kept weights of a sub-model (`build`) counts, spread over the five steps of one task.
+`task` is a whole task, with loading, building and handing back, compared with a whole dense task.
 
-At density 0.05 the step may take at most 0.45 (FedGMR) and 0.2 (HeteroFL) of the dense one; ends with status 1 if a
-limit is not met. All take turns; the fastest turn of each counts.
+At density 0.05 the step may take at most 0.45 (FedGMR) and 0.2 (HeteroFL) of the dense one. The status is 1 if a limit
+is not met. All cases take turns, and the fastest turn of each counts.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Case:
         return f"{self.method} {self.levels} {self.task.density}"
 
     def step(self) -> Callable[[], object]:
-        """One step on a sub-model that lies ready."""
+        """One step on a sub-model that is loaded already."""
         trainer, task = self.trainer, self.task
         trainer.bench.begin(task, trainer.loss_of(task.client))
         trainer.bench.run()
@@ -65,7 +65,7 @@ class Case:
         return lambda: trainer.rule.step(trainer.bench, batch)
 
     def build(self) -> object | None:
-        """Where the weights of the sub-model lie, found anew; None where nothing is sparse."""
+        """Find the kept weights of the sub-model again; None if nothing is sparse."""
         bench = self.trainer.bench
         return bench.sparse_desk(self.task.levels, self.task.level) if isinstance(bench, SparseBench) else None
 

@@ -23,17 +23,17 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Both, for people."""
+        """Simulator and setting, for people."""
         return f"{self.system}, {self.setting}"
 
 
-class Failed(Exception):  # noqa: N818 - what happened to a simulator
+class Failed(Exception):  # noqa: N818 - a state of a simulator
     """A simulator ended or said something unexpected."""
 
 
 @dataclass
 class Contender:
-    """A running simulator, and what it has been measured at."""
+    """A running simulator and its measured times."""
 
     entry: Entry
     process: subprocess.Popen[str]
@@ -66,7 +66,7 @@ class Contender:
         return contender
 
     def take_turn(self, rounds: int, *, counts: bool = True) -> None:
-        """Let it run so many rounds while all others wait."""
+        """Let it run this many rounds while all others wait."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"go {rounds}\n")
         self.process.stdin.flush()
@@ -99,7 +99,7 @@ class Contender:
 
 
 def gate(contenders: Sequence[Contender]) -> list[Contender]:
-    """Those whose weights equal the plain loop's; says who does not."""
+    """The contenders whose weights equal the plain loop's; the others are printed."""
     reference = np.load(contenders[0].weights).astype(np.float64)
     passed = []
     for contender in contenders:

@@ -1,8 +1,8 @@
 """Runs of large and small fleets on one synthetic task, in the middle of their life; for `scaling.py` and `memory.py`.
 
-A run that has gone on for long holds an update of every client. Coming there takes many updates per client, so `fill`
-puts them into the server's buffer: as long as they would be, and as old, with the level maps of their age. From there
-the run goes on by itself.
+A run that has lasted long holds an update of every client. To reach this state by training would take many updates per
+client, so `fill` puts them into the server's buffer, with the lengths, ages and level maps that they would have. From
+there the run continues normally.
 """
 
 import math
@@ -73,7 +73,7 @@ class Case:
 
 
 def synthetic(net: str, clients: int) -> Task:
-    """Ten classes of noisy 28 x 28 images, as many per client whatever the fleet."""
+    """Ten classes of noisy 28 x 28 images, the same number per client in every fleet."""
     draw = generator(0, "scaling")
     centres = draw.integers(0, 128, (10, 1, 28, 28), dtype=np.uint8)
 
@@ -142,7 +142,7 @@ def fill(server: Server, case: Case) -> None:
 
 
 def _older_maps(server: Server, count: int) -> dict[int, LevelMap]:
-    """By how many refreshes ago: the current map and others like it."""
+    """The current map and others like it, by the number of refreshes since."""
     maps, draw = {0: server.levels}, torch.Generator().manual_seed(0)
     for number in range(1, count + 1):
         previous = server.model + 1e-3 * torch.randn(len(server.model), generator=draw)
@@ -153,7 +153,7 @@ def _older_maps(server: Server, count: int) -> dict[int, LevelMap]:
 
 @dataclass
 class Run:
-    """A run that goes on in turns, with its processor time by part and turn."""
+    """A run that advances in turns, with its processor time by part and turn."""
 
     assembly: Assembly
     turns: list[Stopwatch] = field(default_factory=list)
@@ -172,7 +172,7 @@ class Run:
         return sum(self.assembly.server.updates)
 
     def turn(self, updates: int, watch: Callable[[], None] = lambda: None) -> None:
-        """Go on until at least so many more updates are merged; `watch` is called after every tick."""
+        """Run until at least this many more updates are merged; `watch` is called after every tick."""
         begun = self.done
         stopwatch = Stopwatch(clock=time.process_time)
 
@@ -190,7 +190,7 @@ class Run:
         self.updates.append(self.done - begun)
 
     def milliseconds(self, *, without: Sequence[str] = ()) -> list[float]:
-        """Per update, turn by turn, leaving out some parts."""
+        """Milliseconds per update, turn by turn, without some parts."""
         return [
             1e3 * sum(s for part, s in watch.seconds.items() if part not in without) / updates
             for watch, updates in zip(self.turns, self.updates, strict=True)

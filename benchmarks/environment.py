@@ -1,4 +1,4 @@
-"""What a measurement ran on, as one line for the head of every output; and threads under control.
+"""The environment of a measurement, as lines for the head of every output; and the number of threads.
 
 Every benchmark prints `header()` first, so that a pasted table never loses its versions and its command.
 """
@@ -15,7 +15,7 @@ from fedgmr.version import __version__
 
 
 def one_thread() -> None:
-    """Use one thread for arithmetic: a ratio should not depend on what else the other cores are doing."""
+    """Use one thread for arithmetic, so that a ratio does not depend on the load of the other cores."""
     torch.set_num_threads(1)
 
 
@@ -33,7 +33,7 @@ def header() -> str:
 
 
 def processor() -> str:
-    """The processor's name, or its architecture where the system does not tell."""
+    """The processor's name, or its architecture if the system does not tell."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,10 +1,10 @@
 """The paper's table of communication costs from the simulated fleet: `python benchmarks/ims_cost.py [--csv PATH]`.
 
-1,000 synchronous rounds of Conv-2 with sub-models at the preset densities, with and without IMS, for 5, 10 and 30
-clients: the table `fedgmr table ims-cost` prints, with a limit. The run is the real one (server, loop, fleet, network
-with its default constants and the paper's sizes), except that no client trains, no merge changes the model and the
-level map has the right counts without a ranking: the clock depends on bytes alone. Ends with status 1 if a cell
-differs from the paper by more than 3 %.
+The rows are 1,000 synchronous rounds of Conv-2 with sub-models at the preset densities, with and without IMS, for 5, 10
+and 30 clients. `fedgmr table ims-cost` prints the same table, here it has a limit. The run is the real one (server,
+loop, fleet, network with its default constants and the paper's sizes), except that no client trains, no merge changes
+the model, and the level map has the right counts without a ranking. The clock depends only on bytes. The status is 1 if
+a cell differs from the paper by more than 3 %.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a run on real links left, set against the kernel's counters and against the simulated fleet; for `links.py`."""
+"""Records of a run on real links, beside the kernel's counters and the simulated fleet; for `links.py`."""
 
 import json
 import statistics
@@ -16,12 +16,12 @@ from fedgmr.fleets.network import Link
 from fedgmr.recipe import Recipe
 from fedgmr.submodels.layout import Layout
 
-_UNSHARED = 1e6  # MiB/s; the server's own uplink is no part of this
+_UNSHARED = 1e6  # MiB/s; the server's own uplink does not count
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task whose update arrived, as the run's journal tells it."""
+    """One task whose update arrived, from the run's journal."""
 
     client: int
     level: int
@@ -37,15 +37,15 @@ class Outcome:
 
     tasks: list[Task]
     metrics: list[dict[str, Any]]
-    in_flight: set[int]  # clients whose last task had no end when the run had
+    in_flight: set[int]  # clients whose last task had not ended when the run did
     counted: list[Count]
     idle: list[tuple[float, float]]  # bytes per second without a run, down and up
-    window: float  # seconds over which was counted
+    window: float  # seconds of the count
     seconds: float  # the run's budget
 
 
 def read_tasks(directory: Path) -> tuple[list[Task], set[int]]:
-    """The tasks of a run whose updates arrived, and the clients that were left with one."""
+    """The tasks of a run whose updates arrived, and the clients with an unfinished task at the end."""
     events = [json.loads(line) for line in (directory / "updates.jsonl").read_text().splitlines()]
     sent: dict[str, dict[str, Any]] = {}
     tasks = []
@@ -69,7 +69,7 @@ def read_tasks(directory: Path) -> tuple[list[Task], set[int]]:
 
 
 class Prediction:
-    """What the simulated fleet says a task takes on these links, with Flower's cost per task as its compute time."""
+    """The simulated time of a task on these links, with Flower's cost per task as its compute time."""
 
     def __init__(self, recipe: Recipe, layout: Layout, links: Sequence[Link], overhead: float) -> None:
         settings = replace(recipe.network, noise=0.0, server_rate=_UNSHARED, compute_seconds=overhead)
@@ -77,7 +77,7 @@ class Prediction:
         self.levels = counted_levels(layout, recipe.method.levels_in_ladder)
 
     def task(self, client: int, level: int, *, level_map: bool) -> tuple[float, int, int]:
-        """(seconds, bytes down, bytes up); `level_map`: the client has to be sent it."""
+        """(seconds, bytes down, bytes up); `level_map`: whether the map has to be sent too."""
         self.network.known_maps = {} if level_map else {client: (0, level)}
         self.network.uplink_free = 0.0
         shipment = Shipment(client=client, level=level, levels=self.levels, map_version=0, first_batch=0)
@@ -86,7 +86,7 @@ class Prediction:
 
 
 def byte_rows(name: str, outcome: Outcome, idle: Sequence[tuple[float, float]]) -> list[dict[str, object]]:
-    """Kernel against metrics, for every link whose last task had ended."""
+    """Bytes of the kernel and of the metrics, for every link whose last task had ended."""
     rows: list[dict[str, object]] = []
     last = outcome.metrics[-1]
     for client, count in enumerate(outcome.counted):
@@ -111,7 +111,7 @@ def byte_rows(name: str, outcome: Outcome, idle: Sequence[tuple[float, float]]) 
 
 
 def time_rows(name: str, outcome: Outcome, predicted: Prediction, links: Sequence[Link]) -> list[dict[str, object]]:
-    """Each task against what is simulated for its own bytes; medians by client and level."""
+    """Each task beside the simulated time for its own bytes; medians by client and level."""
     groups: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for task in outcome.tasks:
         known = predicted.task(task.client, task.level, level_map=False)
@@ -147,7 +147,7 @@ def reached(outcome: Outcome, target: float) -> float | None:
 
 
 def race_rows(outcomes: Mapping[str, Outcome], target: float) -> list[dict[str, object]]:
-    """When each method was at the target."""
+    """The time at which each method reached the target."""
     rows: list[dict[str, object]] = []
     for method, outcome in outcomes.items():
         at = reached(outcome, target)

@@ -1,10 +1,10 @@
 """Real links: SuperNodes in network namespaces behind `tc tbf`, against the kernel's counters and the simulated fleet.
 
-Three claims, each a table. The bytes that our metrics name are those that cross each link, within 3 %. A task takes
-the time that the simulated fleet predicts for the same links, within 20 %, with Flower's cost per task as its
-`compute_seconds`, measured beforehand on links without a limit. And FedGMR is at a target accuracy before FedAvg is.
-Every node has the same fixed share of this machine's processors, as if it were a machine of its own. Conv-2 and the
-paper's High table of bandwidths, images of mnist5k. Needs root, ip, tc, control groups and the extra `flower`.
+There are three claims, each with a table. The bytes in our metrics are those that cross each link, within 3 %. A task
+takes the time that the simulated fleet predicts for the same links, within 20 %, with Flower's cost per task as its
+`compute_seconds`, measured beforehand on links without a limit. FedGMR reaches a target accuracy before FedAvg. Every
+node has the same fixed share of this machine's processors, as if it were a machine of its own. The net is Conv-2, with
+the paper's High bandwidths and the images of mnist5k. This needs root, ip, tc, control groups and the extra `flower`.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _NODES_PART = 0.7  # of the processors; the rest is the server's
 
 
 def recipe_of(method: str, *, clients: int, seconds: float, period: float, seed: int = 0) -> Recipe:
-    """The benchmark's recipe, on the paper's High fleet as it is: Conv-2 is what its rates were chosen for."""
+    """The benchmark's recipe, on the paper's unscaled High fleet, whose rates were chosen for Conv-2."""
     data: dict[str, Any] = {
         "name": f"links-{method}",
         "seed": seed,
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(given: argparse.Namespace, bench: Bench) -> int:
     clients = given.clients
-    # Links without a limit: what a task costs in Flower, training included, and what nodes send when idle.
+    # Links without a limit: the cost of a task in Flower, training included, and the bytes of idle nodes.
     free = bench.run("free", recipe_of("fedgmr", clients=clients, seconds=149.0, period=30.0), idle=_IDLE)
     overhead = statistics.median(task.took for task in free.tasks)
     spread = statistics.quantiles((task.took for task in free.tasks), n=10)
@@ -138,7 +138,7 @@ def _measure(given: argparse.Namespace, bench: Bench) -> int:
     slowest = max(predicted.task(client, level, level_map=True)[0] for client, level in enumerate(first))
     print(f"Simulated: the slowest first task takes {slowest:.1f} s")
 
-    # Ticks that every task is over by, the last one just outside the budget: nothing is in flight at the end.
+    # Every task ends before the next tick, and the last tick is just outside the budget: nothing is in flight then.
     calm = float(round(1.5 * slowest))
     check = bench.run("bytes", recipe_of("fedgmr", clients=clients, seconds=8 * calm - 1, period=calm))
     bytes_ = byte_rows("fedgmr, 8 ticks", check, free.idle)

@@ -1,12 +1,12 @@
-"""What a run holds in memory: `python benchmarks/memory.py [--csv FILE]`.
+"""The memory of a run: `python benchmarks/memory.py [--csv FILE]`.
 
 FedGMR with Conv-2 (6.6M parameters) and 10, 100 and 1,000 clients of the High fleet, at most 100 at work at a time, at
 the preset densities and fully restored, with buffers in float32 and float16; and with the small net and 10,000
-clients. Each run in a process of its own, its buffer full from the beginning (`crowd.py`); then 100 updates are trained
-and merged. The resident set may grow, from before the run is assembled to its peak, by 1.2 x what the run must
-hold + 200 MB:
+clients. Each run has a process of its own and a full buffer from the beginning (`crowd.py`); then 100 updates are
+trained and merged. From before the run is assembled to its peak, the resident set may grow by 200 MB and 1.2 x the sum
+of the following parts:
 
-- models: 4 bytes x N for the current version, the one before, and each older one that a task in flight started from;
+- models: 4 bytes x N for the current version, the previous one, and each older one that a task in flight started from;
 - buffer: one sub-model's values per client;
 - arrivals: the values of the updates in flight, in float32: all may arrive in one tick, and are held beside those in
   the buffer that they replace;
@@ -15,8 +15,8 @@ hold + 200 MB:
 - work: ten vectors: values, gradients and update of the trainer, values of the evaluator, six of a refresh of the
   level map (a merge needs two).
 
-Runs whose buffer is above --most GB are computed: their buffer by arithmetic, the rest as with 100 clients. Ends with
-status 1 if a limit is not met.
+Runs whose buffer is above --most GB are computed: their buffer by arithmetic, the rest as with 100 clients. The status
+is 1 if a limit is not met.
 """
 
 import argparse
@@ -46,7 +46,7 @@ BYTES = {"float32": 4, "float16": 2}
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What a run must hold, in bytes."""
+    """The data that a run must hold, in bytes."""
 
     models: int
     buffer: int
@@ -56,7 +56,7 @@ class Footprint:
 
     @property
     def whole(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return self.models + self.buffer + self.arrivals + self.maps + self.work
 
     @property
@@ -66,7 +66,7 @@ class Footprint:
 
 
 def footprint(server: Server) -> Footprint:
-    """What the server and one trainer hold now."""
+    """The data that the server and one trainer hold now."""
     vector, tasks = server.model.nbytes, server.dispatched.values()
     models = {id(model) for model in (server.model, server.previous, *(task.model for task in tasks))}
     held = (server.levels, *(task.levels for task in tasks), *(c.levels for c in server.buffer.values()))
@@ -81,13 +81,13 @@ def footprint(server: Server) -> Footprint:
 
 
 def _map_size(levels: LevelMap) -> int:
-    """Bytes of the map and of what it has worked out so far."""
+    """Bytes of the map and of everything that it has computed so far."""
     known = [levels.__dict__.get(name) for name in ("order", "position")]
     return levels.levels.nbytes + sum(vector.nbytes for vector in known if vector is not None)
 
 
 def measure(case: Case, updates: int) -> dict[str, float]:
-    """Run a case; how far the resident set grew, and the footprint when it was largest. For a fresh process."""
+    """Run a case in a fresh process: the growth of the resident set, and the largest footprint."""
     task = synthetic(case.net, case.clients)
     before = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     run = Run(objects(case, task))
@@ -115,7 +115,7 @@ def measured(case: Case, updates: int) -> tuple[Footprint, float]:
 
 
 def row_of(case: Case, found: Footprint, grown: float | None) -> Row:
-    """In MB; what was not measured is left open."""
+    """One row in MB; figures that were not measured are empty."""
     sizes = {name: f"{size / 1e6:.0f}" for name, size in asdict(found).items()}
     share = "computed" if grown is None else f"{100 * grown / found.bound:.0f} %"
     return {

@@ -1,14 +1,14 @@
-"""What a merge costs against a plain copy: `python benchmarks/merge.py [--device cuda] [--csv FILE]`.
+"""The cost of a merge compared with a plain copy: `python benchmarks/merge.py [--device cuda] [--csv FILE]`.
 
-The mask-aware mean of ten buffered updates the size of Conv-2, at the densities of the High fleet and all at 1. Their
-level maps: all the current one; four of the ten still the one before; every update another one (all made by the
-Taylor ranking). Updates are kept as the server keeps them.
+The merge is the mask-aware mean of ten buffered updates of the size of Conv-2, at the densities of the High fleet and
+all at 1. Their level maps, all made by the Taylor ranking, are in turn: all the current one; four of the ten still the
+previous one; every update another one. Updates are kept as the server keeps them.
 
 The copy is `Tensor.copy_` of one vector with as many bytes as a merge must touch: every buffered value, the model once
 (read or written), and, where several level maps take part, each of these (a byte per coordinate). The copy has its
-target already; the merge allocates the new model, from memory that the process keeps as in a run. They take turns; the
-ratio is that of the fastest turns. It may be at most 2 if all updates are of the current map and 6 otherwise; ends with
-status 1 if a limit is not met. The column `values only` has the ratio to a copy without the maps.
+target already; the merge allocates the new model, from memory that the process keeps as in a run. They take turns, and
+the ratio is that of the fastest turns. It may be at most 2 if all updates are of the current map, and 6 otherwise. The
+status is 1 if a limit is not met. The column `values only` has the ratio to a copy without the maps.
 """
 
 import argparse
@@ -41,7 +41,7 @@ LIMITS = {"current": 2.0, "current and the one before": 6.0, "each another": 6.0
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is buffered."""
+    """The content of the buffer."""
 
     densities: str
     maps: str

@@ -1,8 +1,8 @@
-"""Nodes of this machine as if they were machines: a link each, with the kernel's own byte counts, and a processor each.
+"""Nodes of this machine as if they were machines, each with a link that the kernel counts and a share of processors.
 
 Needs root, and the commands `ip` and `tc` of iproute2. A namespace holds one node; its cable (a veth pair) ends on this
 side, where the SuperLink is. `tc tbf` on either end limits what that end sends. A control group gives each node a fixed
-share of the processors, so that a task takes as long whoever else is at work.
+share of the processors, so that a task takes the same time whichever other nodes are at work.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from types import TracebackType
 MIB = 2**20
 _FRAME, _CARRIED = 1514, 1448  # bytes of a full Ethernet frame, and of these TCP's payload
 _HEADERS = _FRAME - _CARRIED  # Ethernet 14, IPv4 20, TCP with timestamps 32
-_V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")  # where control groups are, old and new
+_V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")  # the folders of control groups, old and new
 _CPU_PERIOD = 100_000  # microseconds
 
 
@@ -33,12 +33,12 @@ class Count:
 
     @property
     def payload_down(self) -> int:
-        """Without headers; a packet that the kernel hands over in one piece has them once, however long it is."""
+        """Bytes without headers; a packet that the kernel hands over in one piece has them once, however long it is."""
         return self.down - _HEADERS * self.down_packets
 
     @property
     def payload_up(self) -> int:
-        """Without headers."""
+        """Bytes without headers."""
         return self.up - _HEADERS * self.up_packets
 
 
@@ -74,7 +74,7 @@ class Cables:
         return ["ip", "netns", "exec", self._names(node)[0], *command]
 
     def limit(self, node: int, *, down: float, up: float) -> None:
-        """Let so many MiB/s of TCP payload through; headers come on top."""
+        """Limit the link to this many MiB/s of TCP payload; headers come on top."""
         space, here, there = self._names(node)
         for rate, end in (
             (down, ["tc", "qdisc", "replace", "dev", here]),
@@ -85,7 +85,7 @@ class Cables:
             _call(*end, "root", "tbf", "rate", f"{bits}bit", "burst", str(max(20_000, bits // 800)), "latency", "10s")
 
     def count(self, node: int) -> Count:
-        """What has crossed the link so far."""
+        """Bytes and packets that have crossed the link so far."""
         folder = Path("/sys/class/net") / self._names(node)[1] / "statistics"
         sent, packets, received, answers = (
             int((folder / name).read_text()) for name in ("tx_bytes", "tx_packets", "rx_bytes", "rx_packets")
@@ -106,7 +106,7 @@ class Shares:
     """A limit on each node's use of the processors; the control groups disappear with the block."""
 
     def __init__(self, nodes: int, *, cores: float, prefix: str = "fedgmr") -> None:
-        """`cores`: how many, or what part of one, each node may use."""
+        """`cores`: the number of cores that each node may use, or a part of one."""
         self.nodes, self.cores = nodes, cores
         self._own = _V1 if _V1.is_dir() else _V2
         self._prefix = prefix
@@ -129,7 +129,7 @@ class Shares:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for node in range(self.nodes):
-            for _ in range(50):  # its last processes may still be on their way out
+            for _ in range(50):  # its last processes may still be ending
                 try:
                     self._group(node).rmdir()
                     break
@@ -137,7 +137,7 @@ class Shares:
                     time.sleep(0.1)
 
     def inside(self, node: int, command: list[str]) -> list[str]:
-        """A command that runs within the node's share, with all it starts."""
+        """A command that runs within the node's share, with all its children."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self._group(node) / "cgroup.procs"), *command]
 
     def _group(self, node: int) -> Path:

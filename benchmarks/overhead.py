@@ -1,4 +1,4 @@
-"""How much of a run is neither local training nor evaluation: `python benchmarks/overhead.py [--csv PATH]`.
+"""The share of a run that is neither local training nor evaluation: `python benchmarks/overhead.py [--csv PATH]`.
 
 Runs the quickstart recipe as it is, with an output directory (flushed records, checkpoints), for FedGMR and
 FedAsync in turn, and takes the time apart: every second belongs to the innermost part that was at work. The share
@@ -34,7 +34,7 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
 LIMIT = 0.10
 STRICT_WORK = ("SGD steps", "evaluation")
 WORK = (*STRICT_WORK, "around the steps")
-# What is timed: (part, owner, name of the function). The order is that of the table.
+# The timed parts: (part, owner, name of the function), in the order of the table.
 PARTS: tuple[Part, ...] = (
     ("SGD steps", PlainSGD, "step"),
     ("around the steps", LocalTrainer, "train"),

@@ -1,6 +1,6 @@
 """The paper's nets on made-up samples, and runs of them at preset densities, for `client_step.py` and `paper_round.py`.
 
-How long a step takes does not depend on what is in the pictures; shapes, batch size, steps and densities are the
+The time of a step does not depend on the content of the images. Shapes, batch size, steps and densities are the
 paper's. Dropout is left out, so that results can be compared.
 """
 
@@ -30,7 +30,7 @@ _WORDS, _LENGTH = 10_004, 128
 
 @dataclass(frozen=True, kw_only=True)
 class Net:
-    """A model and the shape of what goes in."""
+    """A model and the shape of its inputs."""
 
     model: Callable[[], nn.Module]
     shape: tuple[int, ...]

@@ -1,16 +1,16 @@
-"""The paper's round against a bare PyTorch loop: `python benchmarks/paper_round.py [--models NAME ...] [--csv PATH]`.
+"""The paper's round beside a bare PyTorch loop: `python benchmarks/paper_round.py [--models NAME ...] [--csv PATH]`.
 
-Ten clients, five SGD steps of batch 20 each, at the densities of the High fleet (1, 0.5, 0.2, 0.1 and six of 0.05),
-and with all clients dense. Bare is the loop at the head of this file: load the weights, five times forward, backward,
-mask, step. fedgmr trains the same tasks with each executor; every round has a new level map, so that finding out where
-the weights of a sub-model lie is part of each round. Before anything is timed both must give the same weights, to 0.5 %
-of how far a client moved them (float32, TF32 off), every client in at least one of twenty rounds: where a unit is at
-the edge of being on, rounding decides, and from there a client goes elsewhere (a whole VGG-11 by up to 8 % of its way
-when its first weights change by 1e-7). The distance is printed. They take turns; the fastest turn of each counts. On a
-busy machine `--threads 1 --clock cpu` counts processor time instead of wall time.
+Ten clients, five SGD steps of batch 20 each, at the densities of the High fleet (1, 0.5, 0.2, 0.1 and six of 0.05), and
+with all clients dense. Bare is the loop at the head of this file: load the weights, five times forward, backward, mask,
+step. fedgmr trains the same tasks with each executor; every round has a new level map, so that the search for the kept
+weights of a sub-model is part of each round. Before anything is timed both must give the same weights, to 0.5 % of how
+far a client moved them (float32, TF32 off), every client in at least one of twenty rounds: where a unit is at the edge
+of being on, rounding decides, and from there a client goes elsewhere (a whole VGG-11 by up to 8 % of its way when its
+first weights change by 1e-7). The distance is printed. They take turns, and the fastest turn of each counts. On a busy
+machine `--threads 1 --clock cpu` counts processor time instead of wall time.
 
 On a CPU the limits are 1.5 x bare for Conv-2 and the High fleet, 0.95 x bare for Conv-2 all dense and for the net of
-the quickstart; ends with status 1 if one is not met. On a CUDA device the figures are reported.
+the quickstart. The status is 1 if one is not met. On a CUDA device the figures are only reported.
 """
 
 import argparse
@@ -90,7 +90,7 @@ class BareRound:
 
 
 class OurRound:
-    """The same tasks with an executor; every round under a new level map, which happens to be equal."""
+    """The same tasks with an executor; every round has a new level map, with the same levels."""
 
     def __init__(self, executor: Executor, tasks: Sequence[ClientTask]) -> None:
         self.executor, self.tasks, self.versions = executor, tasks, count(1)
@@ -136,7 +136,7 @@ def distances_of(bare: Sequence[Tensor], ours: OurRound) -> list[float]:
 
 
 def farthest(net: str, fleet: str, executors: Sequence[str], device: str) -> dict[str, float]:
-    """For each executor the distance of the farthest client, in that of the client's rounds where it is least."""
+    """For each executor the largest distance over the clients, each in its nearest round."""
     least: dict[str, list[float]] = {}
     for bare, ours in rounds_of(net, fleet, executors, device=device, tf32=False, later=ATTEMPTS):
         weights = bare.train()
@@ -183,7 +183,7 @@ def measure(net: str, fleet: str, arguments: argparse.Namespace) -> tuple[list[R
 
 @contextmanager
 def tf32_everywhere(on: bool) -> Iterator[None]:
-    """TF32 for the bare loop, too."""
+    """Use TF32 in the bare loop too."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = on

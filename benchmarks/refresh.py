@@ -1,11 +1,11 @@
-"""What a refresh of the level map costs against a sort: `python benchmarks/refresh.py [--device cuda] [--csv FILE]`.
+"""A refresh of the level map compared with a sort: `python benchmarks/refresh.py [--device cuda] [--csv FILE]`.
 
-The Taylor ranking of Conv-2 on the ladder 0.05 to 1: scores, the floor of 2 % of every tensor, ties by magnitude and
-then by index. Once with every coordinate moved since the last merge, once with half of them unmoved, so that their
-scores are equal and the boundary of a level falls among them. Against one `torch.sort` of as many float32 numbers.
-The second column of times has what the first task and the first merge with a new map need besides: sizes, level order
-and positions. What is compared takes turns; the fastest turns count. On a CPU the refresh may take at most 0.2 of
-the sort; ends with status 1 if not.
+The refresh is the Taylor ranking of Conv-2 on the ladder 0.05 to 1: scores, the floor of 2 % of every tensor, ties by
+magnitude and then by index. In one case every coordinate has moved since the last merge. In the other half of them have
+not, so that their scores are equal and the boundary of a level falls among them. Both are compared with one
+`torch.sort` of the same number of float32 values. The second column of times has the further needs of the first task
+and the first merge with a new map: sizes, level order and positions. The cases take turns, and the fastest turns count.
+On a CPU the refresh may take at most 0.2 of the sort; otherwise the status is 1.
 """
 
 import argparse
@@ -31,7 +31,7 @@ MOVED = {"every coordinate": 1.0, "half of them": 0.5}
 
 
 def inputs(layout: Layout, moved: float, device: torch.device) -> RankingInputs:
-    """A model and the one before; a share of the coordinates differ."""
+    """A model and its predecessor; a share of the coordinates differ."""
     draw = torch.Generator().manual_seed(0)
     model = layout.flatten(Conv2())
     step = 1e-3 * torch.randn(layout.size, generator=draw)
@@ -40,7 +40,7 @@ def inputs(layout: Layout, moved: float, device: torch.device) -> RankingInputs:
 
 
 def in_order(levels: LevelMap) -> Tensor:
-    """What a map works out when it is first asked."""
+    """Compute what a map computes when it is first used."""
     fresh = LevelMap(levels.levels, levels.ladder)
     return fresh.position
 

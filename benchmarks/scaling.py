@@ -1,14 +1,14 @@
-"""What a client update costs in a large fleet and in a small one: `python benchmarks/scaling.py [--csv FILE]`.
+"""The cost of a client update in a large fleet and in a small one: `python benchmarks/scaling.py [--csv FILE]`.
 
-100, 1,000 and 10,000 clients, at most 100 of them at work at a time, against 10 clients, all at work; the same net,
-links and number of samples per client. FedGMR in two states: at the preset densities every client answers within a
-period; fully restored, slow clients take many periods and the buffer holds a full model of each. FedAvg and FedAsync
-keep no buffer. Buffers are full from the beginning (`crowd.py`).
+Fleets of 100, 1,000 and 10,000 clients, at most 100 of them at work at a time, are compared with 10 clients that are
+all at work. Net, links and number of samples per client are the same. FedGMR has two states: at the preset densities
+every client answers within a period; fully restored, slow clients take many periods and the buffer holds a full model
+of each. FedAvg and FedAsync keep no buffer. Buffers are full from the beginning (`crowd.py`).
 
-Both runs live in one process and take turns of 100 updates, so that a busy machine slows both alike. Compared is the
-processor time per update (one thread), of everything and of all but the client's SGD. The ratio of everything may be
-at most 1.3, but for the restored fleet of 10,000, whose merge has 10,000 models to read; ends with status 1 if it is
-not. `memory.py` has the memory.
+Both runs are in one process and take turns of 100 updates, so that a busy machine slows both equally. The table has the
+processor time per update (one thread), of everything and of all but the client's SGD. The ratio of everything may be at
+most 1.3, except for the restored fleet of 10,000, whose merge has 10,000 models to read. Otherwise the status is 1.
+`memory.py` has the memory.
 """
 
 import argparse
@@ -32,12 +32,12 @@ KINDS = (("fedgmr", "preset"), ("fedgmr", "restored"), ("fedavg", "restored"), (
 
 
 def judged(case: Case) -> bool:
-    """Whether the limit is on this case: every merge of a restored FedGMR fleet reads a model per client."""
+    """Whether the limit applies to this case: every merge of a restored FedGMR fleet reads a model per client."""
     return not (case.method == "fedgmr" and case.state == "restored" and case.clients > 1000)
 
 
 def time_pair(small: Case, large: Case, *, updates: int, turn: int = TURN) -> tuple[Run, Run]:
-    """Both runs in turns of so many updates, until `large` has its updates; the first turn of each warms up."""
+    """Run both in turns of this many updates, until `large` has its updates; the first turn of each warms up."""
     runs = [Run.of(case) for case in (small, large)]
     while runs[1].done < updates:
         for run in runs:

@@ -2,11 +2,11 @@
 
     python benchmarks/simulators.py --pfl VENV/bin/python --flower VENV/bin/python [--csv PATH]
 
-Every simulator runs in a process of its own, with its own interpreter, and they take turns of some rounds. First the
-gate: a small federation of the same kind (float64, no dropout, three rounds), in which from the same weights, on the
-same samples in the same order, all must arrive at the same global weights. Then every simulator is timed in each of its
-settings, and the best one is compared. Ends with status 1 if a simulator fails or a limit is not met. What runs in
-the processes is in `simulators/`.
+Every simulator runs in a process of its own, with its own interpreter, and they take turns of some rounds. First comes
+the gate: a small federation of the same kind (float64, no dropout, three rounds), in which all must reach the same
+global weights from the same weights on the same samples in the same order. Then every simulator is timed in each of its
+settings, and the best one is compared. The status is 1 if a simulator fails or a limit is not met. The programs of the
+processes are in `simulators/`.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from tables import Row, markdown, write_csv
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is timed, and how many rounds at a turn."""
+    """The timed work, and the number of rounds in a turn."""
 
     title: str
     turn: int
-    limits: dict[str, float]  # by opponent: the least its time may be, in fedgmr's
+    limits: dict[str, float]  # by opponent: the smallest allowed ratio of its time to fedgmr's
 
 
 CPU = {
@@ -51,7 +51,7 @@ GPU = {
 
 
 def cpu_entries(cores: int) -> list[Entry]:
-    """One process with all cores, or one process (Flower: actor) per core; images in the layout that is faster so."""
+    """One process with all cores, or one process (Flower: actor) per core; images in the faster layout."""
     whole = ("--threads", str(cores), "--processes", "1", "--layout", "chw")
     split = ("--threads", "1", "--processes", str(cores), "--layout", "hwc")
     return [
@@ -81,7 +81,7 @@ def gpu_entries() -> list[Entry]:
 
 
 def ratio(slow: Contender, fast: Contender) -> float:
-    """How many times as long the first takes: the median over the turns."""
+    """The time of the first relative to the second: the median over the turns."""
     return statistics.median(a / b for a, b in zip(slow.walls, fast.walls, strict=True))
 
 
@@ -110,7 +110,7 @@ def rows_of(contenders: Sequence[Contender]) -> list[Row]:
 
 
 def verdicts(contenders: Sequence[Contender], limits: dict[str, float]) -> bool:
-    """Print each limit and whether it is met; opponents that did not run are told and do not count."""
+    """Print each limit and whether it is met; opponents that did not run are named and do not count."""
     good, ours = True, best(contenders, "fedgmr")
     for system, limit in limits.items():
         theirs = best(contenders, system)
@@ -231,7 +231,7 @@ def main() -> int:
 
 
 def versions(interpreters: dict[str, str]) -> list[str]:
-    """What the peers' interpreters have."""
+    """The versions in the other simulators' interpreters."""
     code = "import sys, importlib.metadata as m; print(*(f'{p} {m.version(p)}' for p in sys.argv[1:]), sep=', ')"
     packages = {"pfl": ("pfl", "torch", "numpy"), "flower": ("flwr", "ray", "torch", "numpy")}
     return [

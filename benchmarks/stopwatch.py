@@ -1,4 +1,4 @@
-"""A stopwatch that takes a run apart: each second belongs to the innermost timed part that was at work."""
+"""A stopwatch that divides a run: each second belongs to the innermost timed part at work."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +44,7 @@ class Stopwatch:
 
     @contextmanager
     def on(self, parts: Sequence[Part]) -> Iterator[None]:
-        """Time these parts while this lasts; several functions may share a name."""
+        """Time these parts within the block; several functions may share a name."""
         with ExitStack() as patches:
             for name, owner, function in parts:
                 patches.enter_context(patch.object(owner, function, self.timed(name, getattr(owner, function))))

@@ -8,7 +8,7 @@ Row = Mapping[str, object]
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The rows as an aligned Markdown table; numbers stand on the right."""
+    """The rows as an aligned Markdown table, with numbers on the right."""
     names = list(rows[0])
     cells = [names, *([str(row[name]) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]

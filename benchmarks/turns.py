@@ -1,4 +1,4 @@
-"""What is compared takes turns, so that a busy machine slows all of it alike; the fastest turn of each counts."""
+"""Turns: compared actions alternate, so that a busy machine slows all equally; the fastest turn of each counts."""
 
 import math
 import time
@@ -25,7 +25,7 @@ def fastest(
                 action()
             _wait(device)
             took = (clock() - began) / repeat
-            if turn:  # the first is there to warm up: memory is taken, tables are made
+            if turn:  # the first warms up: memory is taken, tables are made
                 best[name] = min(best[name], took)
     return best
 

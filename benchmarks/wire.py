@@ -1,8 +1,8 @@
-"""How fast the wire format is, on one core: `python benchmarks/wire.py [--value-type fp16] [--csv PATH]`.
+"""The speed of the wire format on one core: `python benchmarks/wire.py [--value-type fp16] [--csv PATH]`.
 
 The model is the size of Conv-2 (6,603,710 coordinates) with a random level map on the ladder of the paper.
 Rates are megabytes of encoded objects per second of processor time, the median of the repetitions; "values"
-is a task or update under an unchanged map, "map + values" a task whose map travels as well. Status 1 where a rate is
+is a task or update under an unchanged map, "map + values" a task whose map travels too. The status is 1 if a rate is
 below its target.
 """
 
@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--csv", type=Path, metavar="PATH", help="also write the table here")
     given = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):  # one core, whatever threads the libraries would like to start
+    if hasattr(os, "sched_setaffinity"):  # one core, however many threads the libraries would start
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     one_thread()
     print(header())

@@ -1,4 +1,4 @@
-"""FedAvg as a plain PyTorch loop, no framework: what a careful user would write by hand.
+"""FedAvg as a plain PyTorch loop without a framework, as a careful user would write it.
 
 One model for all clients; the global weights are copied in, trained, and added to a running mean.
 """
@@ -33,7 +33,7 @@ class Federation:
 
     @torch.no_grad()
     def run_round(self) -> None:
-        """Train the cohort of the next round and average; clients count by samples, all the same number here."""
+        """Train the cohort of the next round and average; all clients have the same number of samples."""
         parameters = list(self.model.parameters())
         mean = [torch.zeros_like(p) for p in parameters]
         for batches in self.samples[self.round]:

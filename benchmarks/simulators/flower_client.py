@@ -1,4 +1,4 @@
-"""What a Flower client of the workload does; a module of its own, because Ray's actors import it by name."""
+"""The Flower client of the workload, in a module of its own because Ray's actors import it by name."""
 
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from workload import Plan, flat, set_flat
 
 @cache
 def workplace(root: str, double: bool, layout: str, threads: int) -> tuple:
-    """What an actor keeps between messages; the gate is computed in float64 and without dropout."""
+    """The data that an actor keeps between messages; the gate is computed in float64 and without dropout."""
     torch.set_num_threads(threads)
     plan = Plan.read(Path(root), torch.float64 if double else torch.float32)
     return plan, plan.model(layout, not double).train(), plan.images(layout), plan.labels()
@@ -23,7 +23,7 @@ client_app = ClientApp()
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
-    """Take the weights in, train, send them back."""
+    """Load the weights, train, send them back."""
     config = message.content["config"]
     plan, model, images, labels = workplace(config["root"], config["double"], config["layout"], config["threads"])
     set_flat(model, torch.from_numpy(message.content["weights"]["flat"].numpy().copy()))

@@ -1,8 +1,8 @@
-"""Writes a workload down for all simulators: `python benchmarks/simulators/plan.py DIRECTORY`.
+"""Writes a workload to files for all simulators: `python benchmarks/simulators/plan.py DIRECTORY`.
 
-Who takes part, on which samples, from which weights: all of it is what fedgmr draws from its seed, so that fedgmr can
-run by its public API and the others follow. pfl-research's CIFAR-10 benchmark has 1,000 users with 50 images each, IID;
-fedgmr holds at least one sample back for the server, so the first test image joins the 50,000 training images. Without
+fedgmr draws the cohorts, samples and initial weights from its seed. So fedgmr can run by its public API, and the others
+follow the plan. pfl-research's CIFAR-10 benchmark has 1,000 users with 50 images each, IID;
+fedgmr holds out at least one sample for the server, so the first test image joins the 50,000 training images. Without
 FEDGMR_DATA the images are synthetic.
 """
 
@@ -26,7 +26,7 @@ from fedgmr.tasks.task import named_task
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is simulated, before anything is drawn."""
+    """The simulated work, before anything is drawn."""
 
     network: str
     cohort: int
@@ -41,14 +41,14 @@ WORKLOADS = {
     "cifar10": Workload(network="cifar_cnn", cohort=50, batch=10, steps=5),
     "trivial": Workload(network="small_cnn", cohort=10, batch=10, steps=2),
 }
-# The gate before the clock: the same, but few users, so that they come again. And a lower rate: pfl keeps differences
+# The gate has few users, so that they come again, and a lower rate, because pfl keeps differences
 # of models in float32 whatever the model is, and at 0.1 an error of that size grows a thousandfold in a round.
 GATE = {"users": 20, "cohort": 10, "rate": 0.01}
 GATE_ROUNDS = 3
 
 
 def write_images(root: Path, count: int, layouts: Sequence[str], seed: int) -> str:
-    """Normalised images in each layout and their labels; says what they are."""
+    """Write normalised images in each layout and their labels; returns a description."""
     root.mkdir(parents=True)
     if os.environ.get("FEDGMR_DATA"):
         task = named_task("cifar10", {}, seed)
@@ -99,7 +99,7 @@ def _initial_weights(network: str, seed: int) -> np.ndarray:
 
 
 def _parts(workload: Workload, seed: int) -> list[np.ndarray]:
-    """Each user's samples, as fedgmr deals them out."""
+    """Each user's samples, as fedgmr assigns them."""
     nothing = torch.zeros(workload.users * workload.images_per_user + 1, 1)
     shape = Task(name="shape", model=torch.nn.Identity, train=(nothing, nothing), test=(nothing, nothing), holdout=1)
     indices, _ = shape.hold_out(seed)

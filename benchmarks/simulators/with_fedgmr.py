@@ -1,4 +1,4 @@
-"""The workload in fedgmr: a Task of our own, FedAvg with a cohort, `simulate`, a watcher for the clock."""
+"""The workload in fedgmr: a Task, FedAvg with a cohort, `simulate`, and a watcher for the clock."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,7 @@
 """The workload in Flower's simulation runtime (Ray): a ServerApp of our own that averages, a ClientApp that trains.
 
-As many nodes as a round has clients and messages polled every few milliseconds, which is faster than the strategies
-that ship with Flower. Each Ray actor keeps its model and maps the data once; weights travel as one array.
+There are as many nodes as a round has clients, and messages are polled every few milliseconds, which is faster than the
+strategies that ship with Flower. Each Ray actor keeps its model and maps the data once; weights travel as one array.
 """
 
 import os
@@ -16,7 +16,7 @@ for _key, _value in {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # its actors would give way to every other process
+    "RAY_worker_niceness": "0",  # otherwise its actors give way to every other process
 }.items():
     os.environ[_key] = _value
 

@@ -1,8 +1,8 @@
 """The workload in pfl-research: FederatedAveraging on a SimulatedBackend, in one process or several.
 
 Users' data are tensors made before the clock starts, as in pfl-research's own benchmark. Several processes divide the
-cohort and add up with torch.distributed, set up by pfl's environment variables (its guide to distributed simulations).
-pfl asks for NCCL wherever there is a GPU, which refuses two processes on one GPU; they get gloo instead.
+cohort and sum with torch.distributed, set up by pfl's environment variables (its guide to distributed simulations).
+pfl asks for NCCL wherever there is a GPU, which refuses two processes on one GPU, so they use gloo instead.
 """
 
 import asyncio
@@ -64,14 +64,14 @@ from pfl.model.pytorch import PyTorchModel  # noqa: E402
 
 
 class Network(torch.nn.Module):
-    """The plan's network with the two methods pfl wants."""
+    """The plan's network with the two methods that pfl requires."""
 
     def __init__(self, plan: Plan, layout: str, dropout: bool) -> None:
         super().__init__()
         self.layers = plan.model(layout, dropout)
 
     def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of a mini-batch."""
+        """The loss of a mini-batch."""
         return cross_entropy(self.layers(inputs), targets)
 
     @torch.no_grad()
@@ -114,7 +114,7 @@ class Clock(TrainingProcessCallback):
 
 
 def user_numbers(cohort: int) -> Iterator[int]:
-    """Which task of the plan each call of pfl's sampler is for.
+    """The task of the plan for each call of pfl's sampler.
 
     Every process draws one user per process and keeps its own; with a cohort that the processes do not divide they
     draw different numbers of users in a round, and this keeps them in step.
@@ -137,7 +137,7 @@ def make_users(plan: Plan) -> list[Dataset]:
 
 
 def run(plan: Plan, *, rounds: int, dropout: bool, callbacks: list[TrainingProcessCallback]) -> torch.Tensor:
-    """FedAvg for so many rounds; the weights after them."""
+    """FedAvg for this many rounds; returns the weights after them."""
     network = Network(plan, SETTING.layout, dropout)
     model = PyTorchModel(
         model=network,

@@ -1,6 +1,6 @@
-"""What every simulator is given: the model, the data, who trains when on which samples; and how it is timed.
+"""The common input of all simulators: model, data, the clients and samples of every round; and the timing.
 
-Needs torch and numpy alone, so that each simulator imports it in an interpreter of its own. `plan.py` writes the
+It needs only torch and numpy, so that each simulator imports it in an interpreter of its own. `plan.py` writes the
 directory that `Plan` reads. Read next: `bare.py`, the plain loop.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-LINE = "@@ "  # what a simulator says to `compare.py`; all else on its standard output is noise
+LINE = "@@ "  # begins a line for `simulators.py`; everything else on the standard output is noise
 
 
 class _ChannelsFirst(nn.Module):
@@ -58,7 +58,7 @@ NETWORKS: dict[str, Callable[[bool], list[nn.Module]]] = {"cifar_cnn": cifar_cnn
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A workload written down: round r trains `clients[r]`, each on `samples[r, i]` in order."""
+    """A workload from files: round r trains `clients[r]`, each on `samples[r, i]` in order."""
 
     root: Path
     images_at: Path
@@ -69,7 +69,7 @@ class Plan:
     rate: float
     users: int
     images_per_user: int
-    seed: int  # what fedgmr derives all of this from
+    seed: int  # fedgmr derives everything from it
     data: str  # for people
     dtype: torch.dtype = torch.float32
 
@@ -126,11 +126,11 @@ def set_flat(model: nn.Module, values: Tensor) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How one simulator runs: the arguments every script takes."""
+    """The setting of one simulator: the arguments that every script takes."""
 
     plan: Plan
     gate: Plan  # a small one in float64, run before any clock
-    out: Path  # where the weights after the gate's rounds go
+    out: Path  # the file for the weights after the gate's rounds
     layout: str
     threads: int
     processes: int
@@ -151,7 +151,7 @@ class Setting:
         parser.add_argument("--executor", default="sequential")
         arguments = vars(parser.parse_args())
         torch.set_num_threads(arguments["threads"])
-        # CUDA: what is timed is float32 with products in TF32, in every simulator.
+        # CUDA: every simulator is timed in float32 with products in TF32.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         plans = {"plan": Plan.read(arguments["plan"]), "gate": Plan.read(arguments["gate"], torch.float64)}
         return cls(**{**arguments, **plans})
@@ -162,18 +162,18 @@ class Setting:
         say("gate")
 
 
-class Stopped(Exception):  # noqa: N818 - the end of the measurement, no error
-    """Raised where a simulator waits for its next turn and there is none."""
+class Stopped(Exception):  # noqa: N818 - the end of the measurement, not an error
+    """Raised when a simulator waits for its next turn and there is none."""
 
 
 class Turns:
-    """Rounds are timed in turns: `wait` for one, then `after_round` as often as it has rounds."""
+    """Rounds in timed turns: `wait` for one, then call `after_round` after each of its rounds."""
 
     def __init__(self, device: str) -> None:
         self.device, self.left, self.began = device, 0, (0.0, 0.0)
 
     def wait(self) -> None:
-        """Say that all is ready and wait until `compare.py` gives the next turn."""
+        """Report readiness and wait until `simulators.py` gives the next turn."""
         say("ready")
         words = sys.stdin.readline().split()
         if not words or words[0] != "go":
@@ -195,5 +195,5 @@ class Turns:
 
 
 def say(text: str) -> None:
-    """A line for `compare.py`."""
+    """A line for `simulators.py`."""
     print(f"\n{LINE}{text}", flush=True)
