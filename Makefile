@@ -2,19 +2,19 @@
 
 #: PYTHON         the interpreter the virtual environment is made from (python3)
 PYTHON ?= python3
-#: VENV           where the virtual environment is (.venv)
+#: VENV           the folder of the virtual environment (.venv)
 VENV ?= .venv
-#: TORCH          what pip installs as torch, before all else (the version in constraints.txt); for another build:
-#:                TORCH="torch==2.13.0 --index-url YOUR_INDEX"; after a change, `make clean` first
+#: TORCH          the torch that pip installs first (the version in constraints.txt); for another build, give
+#:                TORCH="torch==2.13.0 --index-url YOUR_INDEX"; after a change give `make clean` first
 TORCH ?= $(shell grep '^torch==' constraints.txt)
-#: DEMO_OUTPUT    where the demo writes (runs/demo)
+#: DEMO_OUTPUT    the folder that the demo writes to (runs/demo)
 DEMO_OUTPUT ?= runs/demo
-#: DEMO_SETTINGS  settings of the demo's recipe to change, such as "seconds=300 short=true"; with an output of its own
+#: DEMO_SETTINGS  changed settings of the demo's recipe, such as "seconds=300 short=true"; give another DEMO_OUTPUT too
 DEMO_SETTINGS ?=
 #: PYTEST         further arguments for pytest, such as "-x tests/wire"
 PYTEST ?=
 
-#: TRITON         what `make test-kernels` installs, apart from everything else
+#: TRITON         the Triton that `make test-kernels` installs, separately from everything else
 TRITON ?= triton==3.9.0
 
 BIN := $(VENV)/bin
@@ -56,8 +56,8 @@ clean: ## Remove the virtual environment, caches and build outputs; runs/ stays
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch comes first and without its dependencies, so that an index given in TORCH is asked for torch only. What was
-# installed is then the pin for everything after it: no dependency can bring in another build.
+# torch comes first and without its dependencies, so that an index given in TORCH is asked for torch only. The installed
+# build is then pinned for everything after it, so that no dependency brings another one.
 $(VENV)/%.stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "$(PYTHON) is older than Python 3.11: name another, such as make PYTHON=python3.12")'
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)

@@ -14,7 +14,7 @@ def every() -> list[Case]:
 
 
 def test_every_density_of_both_methods_is_there(every: list[Case]) -> None:
-    found = [(case.method, case.levels, case.task.density) for case in every]
+    found = [(case.method, case.levels, case.density) for case in every]
     assert found[0] == ("dense", "", 1.0)
     densities = client_step.DENSITIES
     maps = (("FedGMR", "first map"), ("FedGMR", "Taylor map"), ("HeteroFL", ""))

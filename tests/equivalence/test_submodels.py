@@ -1,4 +1,4 @@
-"""A sub-model is the sum of its increments, and multicasting increments (IMS) changes times, never values."""
+"""A sub-model is the sum of its increments, and IMS changes times, never values."""
 
 import torch
 from e2e import tiny
