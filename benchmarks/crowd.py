@@ -23,7 +23,7 @@ from fedgmr.fleets.network import Network
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import recipe_from
 from fedgmr.seeding import generator
-from fedgmr.server.buffer import contribution
+from fedgmr.server.buffer import Contribution
 from fedgmr.server.server import Server
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs, Taylor
@@ -138,7 +138,7 @@ def fill(server: Server, case: Case) -> None:
         )
         values = server.model.clone() if whole else task.levels.pack(server.model, task.level)
         update = Update(client=client, version=-age, values=values, buffers=server.buffers, loss=0.0, natural=whole)
-        server.buffer[client] = server.rules.buffer.stored(contribution(update, task, natural=whole))
+        server.buffer[client] = server.rules.buffer.stored(Contribution.of(update, task, natural=whole))
 
 
 def _older_maps(server: Server, count: int) -> dict[int, LevelMap]:

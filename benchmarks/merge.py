@@ -26,9 +26,8 @@ from turns import fastest
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.experiments.allocation import reused_memory
 from fedgmr.server.aggregation import MaskAware, Merge
-from fedgmr.server.buffer import BufferRule, contribution
+from fedgmr.server.buffer import BufferRule, Contribution
 from fedgmr.server.staleness import Polynomial
-from fedgmr.server.sums import Contribution
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs, Taylor
@@ -81,7 +80,7 @@ def buffered(case: Case, model: Tensor, maps: Sequence[LevelMap]) -> list[Contri
         )
         values = task.levels.pack(model, task.level) + 1e-3
         update = Update(client=client, version=0, values=values, buffers=model[:0], loss=0.0)
-        held.append(rule.stored(contribution(update, task, natural=everybody_whole)))
+        held.append(rule.stored(Contribution.of(update, task, natural=everybody_whole)))
     return held
 
 

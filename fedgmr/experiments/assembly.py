@@ -25,7 +25,7 @@ from fedgmr.fleets.sizes import IndexedSizes, PaperSizes, Sizes, WireSizes
 from fedgmr.recipe import Recipe
 from fedgmr.server import Server, Workload
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
-from fedgmr.server.label_aware import Labels, output_rows
+from fedgmr.server.label_aware import Labels
 from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
@@ -202,12 +202,10 @@ def _labels(task: Task, layout: Layout, plan: ChannelPlan, clients: int, parts: 
             f"method.aggregation is label_aware and the targets of {task.name} are no classes: "
             "set method.aggregation.label_aware to false."
         )
-    coordinates, classes = output_rows(layout, plan.heads)
-    owned = torch.zeros(clients, int(classes.max()) + 1, dtype=torch.bool)
+    labels = Labels.of(layout, plan.heads, clients=clients, device=task.train[0].device)
     for client, part in enumerate(parts or ()):
-        owned[client, torch.unique(task.train[1][torch.from_numpy(part)].cpu())] = True
-    device = task.train[0].device
-    return Labels(owned=owned.to(device), coordinates=coordinates.to(device), classes=classes.to(device))
+        labels.owned[client, torch.unique(task.train[1][torch.from_numpy(part)])] = True
+    return labels
 
 
 def usable_device(name: str) -> torch.device:

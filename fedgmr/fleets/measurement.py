@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedgmr.exchange import ClientTask, News
+from fedgmr.exchange import News, Shipment
 from fedgmr.fleets.network import MIB
 from fedgmr.fleets.sizes import Sizes
 
@@ -60,14 +60,6 @@ class LinkEstimate:
         return float(_regressor(down, up) @ self.mean)
 
 
-def largest_fitting(times: Sequence[float], period: float, current: int) -> int:
-    """The highest level whose round fits the period, or 0; `current` stays while it is hardly too long."""
-    fitting = max((level for level, seconds in enumerate(times) if seconds <= period), default=0)
-    if fitting < current and times[current] <= _TOLERANCE * period:
-        return current
-    return fitting
-
-
 class Meter:
     """The estimates of all clients and, where densities are measured, the levels that fit."""
 
@@ -81,7 +73,7 @@ class Meter:
         """Take in a message without training."""
         self.estimates.setdefault(client, LinkEstimate(self.prior)).observe(down=down, up=up, seconds=seconds)
 
-    def observe(self, task: ClientTask, *, down: int, up: int, seconds: float, training: float) -> list[News]:
+    def observe(self, task: Shipment, *, down: int, up: int, seconds: float, training: float) -> list[News]:
         """Take in a task: its bytes, its time from dispatch to arrival, and how much of that was training.
 
         Returns the level that fits the period, where there is one.
@@ -91,9 +83,16 @@ class Meter:
         self.training[task.client] = training
         if self.period is None:
             return []
-        return [News(client=task.client, level=largest_fitting(self.times(task), self.period, task.level))]
+        return [News(client=task.client, level=self._fitting(task, self.period))]
 
-    def times(self, task: ClientTask) -> list[float]:
+    def _fitting(self, task: Shipment, period: float) -> int:
+        """The highest level whose round fits the period, or 0; the task's own stays while it is hardly too long."""
+        times = self.times(task)
+        fitting = max((level for level, seconds in enumerate(times) if seconds <= period), default=0)
+        hardly = fitting < task.level and times[task.level] <= _TOLERANCE * period
+        return task.level if hardly else fitting
+
+    def times(self, task: Shipment) -> list[float]:
         """What a task of this client will take at each level, the level map being known."""
         estimate, training = self.estimates[task.client], self.training.get(task.client, 0.0)
         levels = range(len(task.levels.ladder))

@@ -21,6 +21,14 @@ class Transmission:
     span: Span
     receivers: Sequence[Shipment]
 
+    def lacking(self, receiver: Shipment, known: KnownMaps) -> Span | None:
+        """The part of the level map, for the levels of this object, that a receiver has to be sent; None: no part."""
+        first, last = self.span
+        version, highest = known.get(receiver.client, (-1, -1))
+        if version == receiver.map_version:
+            first = max(first, highest + 1)
+        return None if receiver.levels.implied or first > last else (first, last)
+
 
 def plan_transmissions(shipments: Sequence[Shipment], *, ims: bool) -> list[Transmission]:
     """The objects for shipments that leave together, in the order in which they leave."""
@@ -32,12 +40,3 @@ def plan_transmissions(shipments: Sequence[Shipment], *, ims: bool) -> list[Tran
         Transmission(span=(first, last), receivers=[shipment for shipment in shipments if shipment.level >= last])
         for first, last in zip(firsts, lasts, strict=False)
     ]
-
-
-def lacking_part(shipment: Shipment, span: Span, known: KnownMaps) -> Span | None:
-    """The part of the level map within a span that the client has to be sent; None where there is none."""
-    first, last = span
-    version, highest = known.get(shipment.client, (-1, -1))
-    if version == shipment.map_version:
-        first = max(first, highest + 1)
-    return None if shipment.levels.implied or first > last else (first, last)

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from fedgmr.exchange import Shipment
-from fedgmr.fleets.multicast import Span, lacking_part, plan_transmissions
+from fedgmr.fleets.multicast import Transmission, plan_transmissions
 from fedgmr.fleets.sizes import Sizes
 from fedgmr.seeding import generator
 
@@ -98,11 +98,11 @@ class Network:
         clock = max(now, self.uplink_free)
         downloads = {shipment.client: _Download() for shipment in shipments}
         for transmission in plan_transmissions(shipments, ims=self.ims):
-            maps = [self._map_bytes(shipment, transmission.span) for shipment in transmission.receivers]
+            maps = [self._map_bytes(transmission, receiver) for receiver in transmission.receivers]
             size = self.sizes.values(transmission.receivers[0].levels, *transmission.span) + max(maps)
             begin, clock = clock, self._transmit(clock, size)
-            for shipment, level_map in zip(transmission.receivers, maps, strict=True):
-                downloads[shipment.client].add(begin, clock, transmission.span[1], level_map)
+            for receiver, level_map in zip(transmission.receivers, maps, strict=True):
+                downloads[receiver.client].add(begin, clock, transmission.span[1], level_map)
         trips = [self._trip(shipment, downloads[shipment.client]) for shipment in shipments]
         for shipment in shipments:
             self.known_maps[shipment.client] = (shipment.map_version, shipment.level)
@@ -113,10 +113,10 @@ class Network:
         own = self.links[client].compute_seconds
         return self.settings.compute_seconds if own is None else own
 
-    def _map_bytes(self, shipment: Shipment, span: Span) -> int:
+    def _map_bytes(self, transmission: Transmission, receiver: Shipment) -> int:
         """Bytes of the part of the level map that the client lacks."""
-        part = lacking_part(shipment, span, self.known_maps)
-        return 0 if part is None else self.sizes.level_map(shipment.levels, *part)
+        part = transmission.lacking(receiver, self.known_maps)
+        return 0 if part is None else self.sizes.level_map(receiver.levels, *part)
 
     def _transmit(self, start: float, size: int) -> float:
         self.server_bytes += size

@@ -81,7 +81,7 @@ class FleetSettings:
 
     def resolved_links(self) -> list[Link]:
         """One link per client, each with its preset density; where they are measured, that of its class."""
-        links = list(self.links) if self.links is not None else named_links(self.name, self.clients or 10)
+        links = list(self.links) if self.links is not None else self._named_links()
         absent = max((client for absence in self.absences for client in absence.clients), default=0)
         if absent >= len(links):
             raise ValueError(f"fleet.absences names client {absent}: give numbers from 0 to {len(links) - 1}.")
@@ -91,15 +91,15 @@ class FleetSettings:
             raise ValueError(f"fleet.densities has {len(self.densities)} entries: give one per client, {len(links)}.")
         return [replace(link, density=density) for link, density in zip(links, self.densities, strict=True)]
 
+    def _named_links(self) -> list[Link]:
+        """The links of the composition, fastest first."""
+        clients = self.clients or 10
+        counts = _OF_FIVE[self.name] if clients == 5 else _scaled(COMPOSITIONS[self.name], clients)
+        return [link for link, count in zip(CLASSES, counts, strict=True) for _ in range(count)]
+
     def rate_scale(self, parameters: int) -> float:
         """The factor on every rate for a model of this size."""
         return parameters / CONV2_PARAMETERS if self.scale == "model" else self.scale
-
-
-def named_links(name: str, clients: int) -> list[Link]:
-    """The links of a composition with this many clients, fastest first."""
-    counts = _OF_FIVE[name] if clients == 5 else _scaled(COMPOSITIONS[name], clients)
-    return [link for link, count in zip(CLASSES, counts, strict=True) for _ in range(count)]
 
 
 def _scaled(counts: Sequence[int], clients: int) -> list[int]:

@@ -46,9 +46,7 @@ class WireSizes:
         return values_bytes(count, blocks * self.buffers if first == 0 else 0, self.value_type)
 
     def level_map(self, levels: LevelMap, first: int, last: int) -> int:
-        """Entropy-coded membership; nothing where a client can work it out."""
-        if levels.implied:
-            return 0
+        """Entropy-coded membership."""
         return map_bytes(levels.increments, total=len(levels), first=first, last=last)
 
     def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fedgmr.experiments.assembly import resolve_times
 from fedgmr.fleets.network import MIB, NetworkSettings
-from fedgmr.fleets.presets import named_links
+from fedgmr.fleets.presets import FleetSettings
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.paper.clock import paper_network, run_clock
 from fedgmr.paper.grid import Setting, recipe_for
@@ -45,7 +45,7 @@ def communication_table(
     paper: Paper, *, ticks: int = TICKS, settings: NetworkSettings = PAPER_SIZES, seed: int = 0
 ) -> Table:
     """The table from `ticks` merges before the first restoration and as many after it."""
-    links = named_links("high", 10)
+    links = FleetSettings(name="high", clients=10).resolved_links()
     counts = _counted(ticks, settings, seed)
     cells, rows = {}, []
     for stage, (first, last) in zip(("before", "after"), zip(counts[::2], counts[1::2], strict=True), strict=True):
@@ -86,7 +86,7 @@ def communication_table(
 
 def _counted(ticks: int, settings: NetworkSettings, seed: int) -> list[_Count]:
     """The run at four moments: begin and end of the stage before the first restoration, and of the one after."""
-    layout, links = Layout.of(Conv2()), named_links("high", 10)
+    layout, links = Layout.of(Conv2()), FleetSettings(name="high", clients=10).resolved_links()
     recipe = recipe_for(Setting(task="femnist", heterogeneity="high", split="iid"), "fedgmr/fixed_time")
     coordination = resolve_times(recipe, lambda: layout).method.coordination
     assert isinstance(coordination, SemiAsynchronous)

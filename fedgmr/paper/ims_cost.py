@@ -7,13 +7,14 @@ nothing is trained. `clock.py` runs the rounds.
 from dataclasses import replace
 
 from fedgmr.fleets.network import NetworkSettings
-from fedgmr.fleets.presets import named_links
+from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods.fedgmr import FEDGMR
 from fedgmr.paper.clock import paper_network, run_clock
 from fedgmr.paper.grid import HETEROGENEITIES
 from fedgmr.paper.numbers import Paper
 from fedgmr.paper.tables import Block, Cell, Measure, Table
 from fedgmr.server.coordination import Synchronous
+from fedgmr.settings.build import build
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.models.conv2 import Conv2
 
@@ -31,7 +32,8 @@ def round_seconds(
     seed: int = 0,
 ) -> float:
     """Mean virtual seconds of a synchronous round at the preset densities."""
-    network = paper_network(layout, named_links(fleet, clients), ims=ims, settings=settings, seed=seed)
+    links = build(FleetSettings, {"name": fleet, "clients": clients}, path="fleet").resolved_links()
+    network = paper_network(layout, links, ims=ims, settings=settings, seed=seed)
     method = replace(FEDGMR, restoration=None, coordination=Synchronous(), ims=ims)
     return run_clock(layout, network, method, ticks=rounds, seed=seed).now / rounds
 

@@ -12,15 +12,11 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from fedgmr.server.sums import Contribution, mean_of, total_of
+from fedgmr.server.buffer import Contribution
+from fedgmr.server.sums import mean_of, total_of
 
 if TYPE_CHECKING:
     from fedgmr.server.label_aware import Labels
-
-
-def staleness_weight(staleness: float | Tensor, alpha: float) -> float | Tensor:
-    """(1 + staleness)^-alpha."""
-    return (1 + staleness) ** -alpha
 
 
 @dataclass(frozen=True, kw_only=True)

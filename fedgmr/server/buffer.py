@@ -1,8 +1,8 @@
 """The buffer: each client's most recent update, kept for later merges (A13), and how it is kept.
 
 An update of the whole model is kept in natural order once every client has the whole model, because then a merge needs
-no permutation; before that in level order beside the sub-models, because then one permutation does for all. Read
-next: `sums.py`, which adds the contributions up.
+no permutation. Before that it is kept in level order beside the sub-models, because then one permutation serves all.
+Read next: `sums.py`, which adds the contributions up.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,9 +12,39 @@ import torch
 from torch import Tensor
 
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.server.sums import Contribution
+from fedgmr.submodels.levels import LevelMap
 
 _HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contribution:
+    """One client's update as the server keeps it."""
+
+    client: int
+    version: int  # merges done when the client's task was dispatched
+    level: int
+    levels: LevelMap | None  # whose level order the values are in; None: a whole model's, in natural order
+    map_version: int
+    values: Tensor
+    buffers: Tensor
+
+    @classmethod
+    def of(cls, update: Update, task: ClientTask, *, natural: bool) -> "Contribution":
+        """The contribution of an update; `natural`: a whole model's values in natural order."""
+        levels, values = task.levels, update.values
+        whole = levels.whole(task.level)
+        if whole and natural != update.natural and levels.order is not None:
+            values = levels.spread(values, values) if natural else levels.pack(values, task.level)
+        return cls(
+            client=update.client,
+            version=task.version,
+            level=task.level,
+            levels=None if natural and whole else levels,
+            map_version=task.map_version,
+            values=values,
+            buffers=update.buffers,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,23 +67,3 @@ class BufferRule:
         half = _HALF[self.dtype]
         limit = torch.finfo(half).max
         return replace(c, values=c.values.clamp(-limit, limit).to(half))
-
-
-def contribution(update: Update, task: ClientTask, *, natural: bool) -> Contribution:
-    """What the server keeps of an update; a whole model's values in natural order if so wished."""
-    return Contribution(
-        client=update.client,
-        version=task.version,
-        level=task.level,
-        levels=None if natural and task.levels.whole(task.level) else task.levels,
-        map_version=task.map_version,
-        values=_arranged(update, task, natural=natural),
-        buffers=update.buffers,
-    )
-
-
-def _arranged(update: Update, task: ClientTask, *, natural: bool) -> Tensor:
-    levels = task.levels
-    if natural == update.natural or not levels.whole(task.level) or levels.order is None:
-        return update.values
-    return levels.spread(update.values, update.values) if natural else levels.pack(update.values, task.level)

@@ -5,16 +5,14 @@ contributions. Read next: `sums.py`, the same for any device; `merge_kernels.py`
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedgmr.server.buffer import Contribution
 from fedgmr.transfer import sent
-
-if TYPE_CHECKING:
-    from fedgmr.server.sums import Contribution
 
 try:
     import triton.language as tl
@@ -31,20 +29,21 @@ except ModuleNotFoundError:  # no Triton: CPU builds of PyTorch
 
 _COLUMNS = 6  # of a row: addresses of values, levels and positions; level, weight, whether the map is new
 _SIZE = 1024
+_DEVICE = "cuda"
 
 
-def fusible(contributions: Sequence["Contribution"], model: Tensor) -> bool:
-    """Whether these can be added up by the kernel."""
-    if merge_kernels is None or model.device.type != "cuda" or model.dtype != torch.float32:
-        return False
+def add_up(
+    contributions: Sequence[Contribution], weights: Mapping[int, float], model: Tensor, *, mean: bool
+) -> Tensor | None:
+    """Σ weight·value, or the weighted mean over those that hold a coordinate; None where the kernel cannot do it.
+
+    The mean is `model` where nobody holds a coordinate.
+    """
+    if merge_kernels is None or model.device.type != _DEVICE or model.dtype != torch.float32:
+        return None
     types = {c.values.dtype for c in contributions}
-    return len(types) == 1 and types.pop() in _TYPES
-
-
-def weighted(
-    contributions: Sequence["Contribution"], weights: Mapping[int, float], model: Tensor, *, mean: bool
-) -> Tensor:
-    """Σ weight·value, or the weighted mean over those that hold a coordinate, `model` where nobody does."""
+    if len(types) != 1 or not types <= set(_TYPES):
+        return None
     held = [c for c in contributions if weights[c.client] > 0]
     held.sort(key=lambda c: -1 if c.levels is None else c.map_version)
     shares = np.array([weights[c.client] for c in held], np.float32).view(np.int32).tolist()
@@ -62,7 +61,7 @@ def weighted(
             last = c.map_version
     table = np.array(rows or [(0,) * _COLUMNS], np.int64)
     out, size = torch.empty_like(model), model.numel()
-    value = _TYPES[held[0].values.dtype if held else torch.float32]
+    value = _TYPES[types.pop()]
     merge_kernels.weighted[(-(-size // _SIZE),)](
         sent(torch.from_numpy(table), model.device), model, out, size, len(held), mean, value, _COLUMNS, _SIZE
     )

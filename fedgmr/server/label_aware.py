@@ -28,6 +28,21 @@ class Labels:
     classes: Tensor  # int64 [H]: the class of each
     _positions: dict[int, Tensor] = field(default_factory=dict)  # by map version: where they are in the level order
 
+    @classmethod
+    def of(cls, layout: Layout, heads: Sequence[str], *, clients: int, device: torch.device) -> "Labels":
+        """The weights and biases of the output layers named `heads`; so far no client has any class."""
+        places = [place for place in layout.parameters if place.name.rpartition(".")[0] in heads]
+        if not any(len(place.shape) > 1 for place in places):
+            raise ValueError(
+                f"method.aggregation is label_aware and the output layer {', '.join(heads)} has no weight of its own "
+                "(tied?): set method.aggregation.label_aware to false."
+            )
+        coordinates = torch.cat([torch.arange(place.start, place.stop) for place in places])
+        rows = [torch.arange(place.shape[0]).repeat_interleave(place.size // place.shape[0]) for place in places]
+        classes = torch.cat(rows)
+        owned = torch.zeros(clients, int(classes.max()) + 1, dtype=torch.bool, device=device)
+        return cls(owned=owned, coordinates=coordinates.to(device), classes=classes.to(device))
+
     def owned_by(self, clients: Sequence[int]) -> Tensor:
         """Bool [clients, H]: whether each has the coordinate's class."""
         rows = sent(torch.tensor(clients), self.owned.device)
@@ -40,22 +55,6 @@ class Labels:
                 del self._positions[next(iter(self._positions))]
             self._positions[version] = levels.position.index_select(0, self.coordinates)
         return self._positions[version]
-
-
-def output_rows(layout: Layout, heads: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """(coordinates, their classes) of the weights and biases of the output layers named `heads`."""
-    coordinates, classes = [], []
-    for place in layout.parameters:
-        if place.name.rpartition(".")[0] in heads:
-            rows = place.shape[0]
-            coordinates.append(torch.arange(place.start, place.stop))
-            classes.append(torch.arange(rows).repeat_interleave(place.size // rows))
-    if not any(len(place.shape) > 1 and place.name.rpartition(".")[0] in heads for place in layout.parameters):
-        raise ValueError(
-            f"method.aggregation is label_aware and the output layer {', '.join(heads)} has no weight of its own "
-            "(tied?): set method.aggregation.label_aware to false."
-        )
-    return torch.cat(coordinates), torch.cat(classes)
 
 
 @dataclass(frozen=True, kw_only=True)

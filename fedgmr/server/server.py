@@ -15,13 +15,12 @@ from torch import Tensor
 
 from fedgmr.exchange import ClientProfile, ClientTask, Diverged, News, Update
 from fedgmr.server.aggregation import Merge
-from fedgmr.server.buffer import contribution
+from fedgmr.server.buffer import Contribution
 from fedgmr.server.coordination import Participation
 from fedgmr.server.label_aware import Labels
 from fedgmr.server.restoration import Check, SaturationDetector
 from fedgmr.server.rules import ServerRules, Workload
 from fedgmr.server.state import restore_state, save_state
-from fedgmr.server.sums import Contribution
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs
@@ -112,7 +111,7 @@ class Server:
         for update in sorted(updates, key=lambda update: update.client):
             task = self.dispatched.pop(update.client)
             self._accept(update, task)
-            fresh.append(contribution(update, task, natural=everybody_whole))
+            fresh.append(Contribution.of(update, task, natural=everybody_whole))
             starts[update.client] = task.model
         self.buffer.update((c.client, self.rules.buffer.stored(c)) for c in fresh)
         limit = self.rules.buffer.max_staleness

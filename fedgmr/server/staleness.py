@@ -6,8 +6,6 @@ Staleness is the number of merges between an update's dispatch and its merge; on
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from fedgmr.server.aggregation import staleness_weight
-
 
 class Staleness(Protocol):
     """Weight of an update by its staleness."""
@@ -28,7 +26,7 @@ class Polynomial:
 
     def weight(self, staleness: int) -> float:
         """(1 + s)^-alpha."""
-        return float(staleness_weight(staleness, self.alpha))
+        return float((1 + staleness) ** -self.alpha)
 
 
 @dataclass(frozen=True, kw_only=True)

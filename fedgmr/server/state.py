@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fedgmr.exchange import ClientTask
+from fedgmr.server.buffer import Contribution
 from fedgmr.server.restoration import SaturationDetector
-from fedgmr.server.sums import Contribution
 from fedgmr.submodels.levels import LevelMap
 
 if TYPE_CHECKING:

@@ -14,23 +14,11 @@ import torch
 from torch import Tensor
 
 from fedgmr.server import fused_sums
+from fedgmr.server.buffer import Contribution
 from fedgmr.submodels.blocks import Addend, blocks, gather, scatter_add
 from fedgmr.submodels.levels import LevelMap
 
 _SPARSE = 0.4  # share of the coordinates below which adding them one by one beats a pass over all
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Contribution:
-    """One client's update as the server keeps it."""
-
-    client: int
-    version: int  # merges done when the client's task was dispatched
-    level: int
-    levels: LevelMap | None  # whose level order the values are in; None: a whole model's, in natural order
-    map_version: int
-    values: Tensor
-    buffers: Tensor
 
 
 Weights = Mapping[int, float]  # by client
@@ -61,15 +49,15 @@ class _Group:
 
 def total_of(contributions: Sequence[Contribution], weights: Weights, model: Tensor) -> Tensor:
     """Float [N]: Σ weight·value, a coordinate that a client does not hold counting as zero."""
-    if fused_sums.fusible(contributions, model):
-        return fused_sums.weighted(contributions, weights, model, mean=False)
-    return _total(*_grouped(contributions, weights), weights, model)
+    fused = fused_sums.add_up(contributions, weights, model, mean=False)
+    return fused if fused is not None else _total(*_grouped(contributions, weights), weights, model)
 
 
 def mean_of(contributions: Sequence[Contribution], weights: Weights, model: Tensor) -> Tensor:
     """Float [N]: the weighted mean over the clients that hold each coordinate; `model` where nobody does."""
-    if fused_sums.fusible(contributions, model):
-        return fused_sums.weighted(contributions, weights, model, mean=True)
+    fused = fused_sums.add_up(contributions, weights, model, mean=True)
+    if fused is not None:
+        return fused
     whole, groups = _grouped(contributions, weights)
     if not whole and not groups:
         return model.clone()

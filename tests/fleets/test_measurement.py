@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from fedgmr.exchange import ClientTask, News
+from fedgmr.exchange import News, Shipment
 from fedgmr.experiments.assembly import assemble, make_task, resolve
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.federation import federate
-from fedgmr.fleets.measurement import LinkEstimate, Meter, Prior, largest_fitting
+from fedgmr.fleets.measurement import LinkEstimate, Meter, Prior
 from fedgmr.fleets.network import MIB
 from fedgmr.fleets.sizes import WireSizes
 from fedgmr.recipe import recipe_from
@@ -65,9 +65,12 @@ def test_rates_are_never_negative() -> None:
     ("period", "current", "level"),
     [(10.0, 0, 2), (3.9, 0, 0), (4.0, 0, 1), (0.5, 2, 0), (100.0, 0, 3), (9.2, 2, 2), (8.9, 2, 1), (7.9, 3, 1)],
 )
-def test_the_largest_level_that_fits(period: float, current: int, level: int) -> None:
+def test_the_largest_level_that_fits(period: float, current: int, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # 10 / 1.1 = 9.09: at 9.2 the current level 2 is kept although it takes 10, at 8.9 no longer.
-    assert largest_fitting([2.0, 4.0, 10.0, 20.0], period, current) == level
+    meter = Meter(EXACT, WireSizes(buffers=0), period=period)
+    monkeypatch.setattr(meter, "times", lambda task: [2.0, 4.0, 10.0, 20.0])
+    task = Shipment(client=3, level=current, levels=LevelMap.full(1), map_version=0, first_batch=0)
+    assert meter.observe(task, down=1, up=1, seconds=1.0, training=0.0) == [News(client=3, level=level)]
 
 
 def test_a_meter_assigns_by_the_sizes_of_the_levels() -> None:
@@ -75,17 +78,7 @@ def test_a_meter_assigns_by_the_sizes_of_the_levels() -> None:
     levels = LevelMap(
         torch.bucketize(torch.arange(1_000_000), torch.tensor([49_999, 499_999])).to(torch.uint8), (0.05, 0.5, 1.0)
     )
-    task = ClientTask(
-        client=7,
-        version=0,
-        level=0,
-        levels=levels,
-        map_version=0,
-        model=torch.empty(0),
-        buffers=torch.empty(0),
-        learning_rate=0.1,
-        first_batch=0,
-    )
+    task = Shipment(client=7, level=0, levels=levels, map_version=0, first_batch=0)
     sizes = WireSizes(buffers=0)
     prior = Prior(overhead=0.0, deviation=0.0, jitter=1e-6, noise=0.0)
     meter = Meter(prior, sizes, period=8.0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedgmr.exchange import Shipment
-from fedgmr.fleets.multicast import lacking_part, plan_transmissions
+from fedgmr.fleets.multicast import Transmission, plan_transmissions
 from fedgmr.submodels.levels import LevelMap
 
 LEVELS = LevelMap(torch.tensor([0, 1, 2, 3], dtype=torch.uint8), (0.25, 0.5, 0.75, 1.0))
@@ -38,8 +38,10 @@ def test_without_ims_every_client_has_an_object_of_its_own() -> None:
 def test_a_client_lacks_what_is_above_the_map_it_holds(
     known: dict[int, tuple[int, int]], part: tuple[int, int] | None
 ) -> None:
-    assert lacking_part(shipment(7, 3), (1, 3), known) == part
+    receiver = shipment(7, 3)
+    assert Transmission(span=(1, 3), receivers=[receiver]).lacking(receiver, known) == part
 
 
 def test_nobody_lacks_a_map_that_follows_from_the_recipe() -> None:
-    assert lacking_part(replace(shipment(7, 0), levels=LevelMap.full(4)), (0, 0), {}) is None
+    receiver = replace(shipment(7, 0), levels=LevelMap.full(4))
+    assert Transmission(span=(0, 0), receivers=[receiver]).lacking(receiver, {}) is None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgmr.exchange import ClientTask
+from fedgmr.exchange import Shipment
 from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings, Trip
 from fedgmr.fleets.sizes import IndexedSizes, PaperSizes, WireSizes
 from fedgmr.submodels.levels import LevelMap
@@ -35,19 +35,8 @@ class RoundSizes:
         return self.values(levels, 0, level)
 
 
-def task(client: int, level: int, *, map_version: int = 0, first_batch: int = 0) -> ClientTask:
-    nothing = torch.empty(0)
-    return ClientTask(
-        client=client,
-        version=0,
-        level=level,
-        levels=LEVELS,
-        map_version=map_version,
-        model=nothing,
-        buffers=nothing,
-        learning_rate=0.1,
-        first_batch=first_batch,
-    )
+def task(client: int, level: int, *, map_version: int = 0, first_batch: int = 0) -> Shipment:
+    return Shipment(client=client, level=level, levels=LEVELS, map_version=map_version, first_batch=first_batch)
 
 
 LINKS = (
@@ -142,7 +131,7 @@ def test_a_later_dispatch_queues_behind_the_first(ims: bool) -> None:
     assert net.uplink_free == 11.0
 
 
-def bytes_down(net: Network, *tasks: ClientTask) -> list[int]:
+def bytes_down(net: Network, *tasks: Shipment) -> list[int]:
     """MiB on each client's downlink, and on the server's uplink at last."""
     before = net.server_bytes
     down = [trip.down for trip in sorted(net.send(tasks, 0.0), key=lambda trip: trip.client)]
@@ -258,17 +247,12 @@ def test_the_round_of_the_papers_table(conv2: LevelMap) -> None:
     """Section 5.2 without noise: High with ten clients, one multicast; then one send per client."""
     links = [Link(down=20 * d, up=5 * d) for d in (1, 0.5, 0.2, 0.1, *[0.05] * 6)]
     settings = NetworkSettings(noise=0.0, sizes="paper")
-    nothing = torch.empty(0)
     tasks = [
-        ClientTask(
+        Shipment(
             client=client,
-            version=0,
             level=level,
             levels=conv2,
             map_version=0,
-            model=nothing,
-            buffers=nothing,
-            learning_rate=0.1,
             first_batch=0,
         )
         for client, level in enumerate([4, 3, 2, 1, *[0] * 6])
@@ -325,6 +309,8 @@ def test_wire_sizes_are_encoded_lengths(value_type: ValueType, buffers: int) -> 
 def test_a_full_model_needs_no_level_map() -> None:
     sizes = WireSizes(buffers=2)
     levels = LevelMap.full(10)
-    assert sizes.level_map(levels, 0, 0) == 0
+    net = Network(NetworkSettings(), [Link(down=1.0, up=1.0)], sizes, ims=True, seed=0)
+    (trip,) = net.send([Shipment(client=0, level=0, levels=levels, map_version=0, first_batch=0)], 0.0)
+    assert (trip.down, trip.up) == (sizes.values(levels, 0, 0), sizes.update(levels, 0))
     assert sizes.values(levels, 0, 0) == 56 + 8 + 40
     assert sizes.update(levels, 0) == 56 + 16 + 8 + 40

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from fedgmr.fleets.network import Link
-from fedgmr.fleets.presets import CLASSES, CONV2_PARAMETERS, FleetSettings, named_links
+from fedgmr.fleets.presets import CLASSES, CONV2_PARAMETERS, FleetSettings
 from fedgmr.fleets.simulated import Absence
 
 DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05)
@@ -35,7 +35,7 @@ def test_compositions(name: str, clients: int, counts: tuple[int, ...]) -> None:
 
 
 def test_five_medium_clients() -> None:
-    links = named_links("medium", 5)
+    links = FleetSettings(name="medium", clients=5).resolved_links()
     assert len(links) == 5
     assert links[0].density == 1.0
 

@@ -17,9 +17,8 @@ from fedgmr.server.aggregation import (
     Merge,
     Mixing,
     ZeroPadded,
-    staleness_weight,
 )
-from fedgmr.server.sums import Contribution
+from fedgmr.server.buffer import Contribution
 from fedgmr.submodels.levels import LevelMap
 from server.dense import gradient_average, mask_aware_mean, zero_padded_mean
 
@@ -67,14 +66,6 @@ def merge_of(
         weights={c.client: w for c, w in zip(contributions, weights, strict=True)},
         clients=clients,
     )
-
-
-def test_staleness_weight() -> None:
-    assert staleness_weight(0, 0.5) == 1.0
-    assert staleness_weight(3, 0.5) == 0.5
-    assert staleness_weight(3, 1.0) == 0.25
-    assert staleness_weight(7, 0.0) == 1.0
-    assert torch.equal(staleness_weight(torch.tensor([0.0, 3.0, 8.0]), 0.5), torch.tensor([1.0, 0.5, 1 / 3]))
 
 
 def test_mask_aware_mean_by_hand() -> None:

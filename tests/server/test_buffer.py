@@ -12,7 +12,7 @@ from fedgmr.exchange import ClientTask, Update
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
 from fedgmr.federation import federate
-from fedgmr.server.buffer import BufferRule, contribution
+from fedgmr.server.buffer import BufferRule, Contribution
 from fedgmr.submodels.levels import LevelMap
 
 # Level order 2, 0, 3, 1.
@@ -40,23 +40,23 @@ def update_of(values: list[float], *, natural: bool = False) -> Update:
 
 @pytest.mark.parametrize("update", [update_of(ORDERED), update_of(NATURAL, natural=True)])
 def test_a_whole_model_is_kept_in_the_order_asked_for(update: Update) -> None:
-    natural = contribution(update, task_of(2), natural=True)
+    natural = Contribution.of(update, task_of(2), natural=True)
     assert (natural.values.tolist(), natural.levels) == (NATURAL, None)
-    ordered = contribution(update, task_of(2), natural=False)
+    ordered = Contribution.of(update, task_of(2), natural=False)
     assert (ordered.values.tolist(), ordered.levels) == (ORDERED, LEVELS)
     assert (ordered.client, ordered.version, ordered.level, ordered.map_version) == (3, 7, 2, 2)
 
 
 def test_a_sub_model_stays_in_level_order() -> None:
     for natural in (True, False):
-        kept = contribution(update_of([30.0, 10.0, 40.0]), task_of(1), natural=natural)
+        kept = Contribution.of(update_of([30.0, 10.0, 40.0]), task_of(1), natural=natural)
         assert (kept.values.tolist(), kept.levels) == ([30, 10, 40], LEVELS)
 
 
 def test_the_only_sub_model_is_in_natural_order_anyway() -> None:
     full = LevelMap.full(4)
     for natural in (True, False):
-        assert contribution(update_of(NATURAL), task_of(0, full), natural=natural).values.tolist() == NATURAL
+        assert Contribution.of(update_of(NATURAL), task_of(0, full), natural=natural).values.tolist() == NATURAL
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_only_sub_model_is_in_natural_order_anyway() -> None:
     ],
 )
 def test_precision_of_the_buffer(dtype: Any, kept: list[float]) -> None:
-    given = contribution(update_of([1.0009765, 70000.0, -(2.0**100), 2.0**-30]), task_of(2), natural=False)
+    given = Contribution.of(update_of([1.0009765, 70000.0, -(2.0**100), 2.0**-30]), task_of(2), natural=False)
     stored = BufferRule(dtype=dtype).stored(given)
     assert stored.values.tolist() == pytest.approx(kept, rel=1e-6)
     assert str(stored.values.dtype) == f"torch.{dtype}"

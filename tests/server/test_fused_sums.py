@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fedgmr.server import fused_sums
-from fedgmr.server.sums import Contribution, mean_of, total_of
+from fedgmr.server.buffer import Contribution
+from fedgmr.server.sums import mean_of, total_of
 from fedgmr.submodels.levels import LevelMap
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -47,8 +48,9 @@ def test_one_kernel_for_all(maps: int, whole: bool, dtype: torch.dtype, monkeypa
     held = contributions(maps, dtype, whole=whole)
     weights = {c.client: 0.0 if c.client == 5 else 1 / (1 + c.client) for c in held}
     model = torch.randn(SIZE, device=DEVICE)
-    found = [fused_sums.weighted(held, weights, model, mean=mean) for mean in (True, False)]
-    monkeypatch.setattr(fused_sums, "fusible", lambda *_: False)
+    monkeypatch.setattr(fused_sums, "_DEVICE", DEVICE)
+    found = [fused_sums.add_up(held, weights, model, mean=mean) for mean in (True, False)]
+    monkeypatch.setattr(fused_sums, "_DEVICE", "none")
     wanted = [mean_of(held, weights, model), total_of(held, weights, model)]
     for one, other in zip(found, wanted, strict=True):
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
@@ -57,12 +59,14 @@ def test_one_kernel_for_all(maps: int, whole: bool, dtype: torch.dtype, monkeypa
     assert torch.equal(found[0][untouched], model[untouched])
 
 
-def test_nobody_and_mixed_types() -> None:
+def test_nobody_and_mixed_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_sums, "_DEVICE", DEVICE)
     held = contributions(2, torch.float32, whole=True)
     model = torch.randn(SIZE, device=DEVICE)
     nothing = dict.fromkeys(range(8), 0.0)
-    assert torch.equal(fused_sums.weighted(held, nothing, model, mean=True), model)
+    assert torch.equal(fused_sums.add_up(held, nothing, model, mean=True), model)
     half = contributions(2, torch.float16, whole=True)
-    assert not fused_sums.fusible([held[0], half[1]], model)
-    assert fused_sums.fusible(held, model) == (DEVICE == "cuda")
-    assert not fused_sums.fusible(held, model.double())
+    assert fused_sums.add_up([held[0], half[1]], nothing, model, mean=True) is None
+    assert fused_sums.add_up(held, nothing, model.double(), mean=True) is None
+    monkeypatch.setattr(fused_sums, "_DEVICE", "another")
+    assert fused_sums.add_up(held, nothing, model, mean=True) is None

@@ -11,8 +11,8 @@ from equivalence.runs import LINKS, objects
 from torch import Tensor, nn
 
 from fedgmr.server.aggregation import MaskAware, Merge
-from fedgmr.server.label_aware import LabelAware, Labels, output_rows
-from fedgmr.server.sums import Contribution
+from fedgmr.server.buffer import Contribution
+from fedgmr.server.label_aware import LabelAware, Labels
 from fedgmr.submodels.channels.plan import follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
@@ -23,7 +23,9 @@ from server.dense import mask_aware_mean
 # class; 8 .. 10 the output biases.
 NET = nn.Sequential(nn.Linear(1, 2, bias=False), nn.Linear(2, 3))
 LAYOUT, PLAN = Layout.of(NET), follow_channels(NET)
-OUTPUT, CLASSES = output_rows(LAYOUT, PLAN.heads)
+CPU = torch.device("cpu")
+NOBODY = Labels.of(LAYOUT, PLAN.heads, clients=3, device=CPU)
+OUTPUT, CLASSES = NOBODY.coordinates, NOBODY.classes
 # Level 0 has unit 0; its order is 0, 2, 4, 6, 8, 9, 10, then 1, 3, 5, 7.
 HALVES = width_levels(PLAN, LAYOUT, (0.5, 1.0))
 OLD = [100.0 + n for n in range(11)]
@@ -67,13 +69,14 @@ def test_the_coordinates_of_the_output_layer() -> None:
     assert PLAN.heads == ("1",)
     assert OUTPUT.tolist() == list(range(2, 11))
     assert CLASSES.tolist() == [0, 0, 1, 1, 2, 2, 0, 1, 2]
+    assert NOBODY.owned.tolist() == [[False] * 3] * 3
 
 
 def test_rows_of_a_convolution_that_gives_the_classes() -> None:
     net = nn.Sequential(nn.Conv1d(1, 2, 1), nn.Conv1d(2, 3, 2), nn.AdaptiveAvgPool1d(1), nn.Flatten())
-    coordinates, classes = output_rows(Layout.of(net), follow_channels(net).heads)
-    assert coordinates.tolist() == list(range(4, 19))
-    assert classes.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [0, 1, 2]
+    known = Labels.of(Layout.of(net), follow_channels(net).heads, clients=2, device=CPU)
+    assert known.coordinates.tolist() == list(range(4, 19))
+    assert known.classes.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [0, 1, 2]
 
 
 def test_three_clients_by_hand() -> None:

@@ -7,7 +7,7 @@ from fedgmr.server.staleness import Constant, Hinge, Polynomial
 
 def test_polynomial() -> None:
     assert [Polynomial(alpha=0.5).weight(s) for s in (0, 3, 8, 15)] == [1, 0.5, pytest.approx(1 / 3), 0.25]
-    assert Polynomial(alpha=1.0).weight(4) == pytest.approx(0.2)
+    assert [Polynomial(alpha=1.0).weight(s) for s in (3, 4)] == [0.25, pytest.approx(0.2)]
     assert Polynomial(alpha=0.0).weight(4) == 1.0
     assert Polynomial().alpha == 0.5
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.methods import named_method
 from fedgmr.server.aggregation import Merge
-from fedgmr.server.sums import Contribution
+from fedgmr.server.buffer import Contribution
 from fedgmr.submodels.channels.plan import follow_channels
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import solve_widths, width_levels

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask
-from fedgmr.fleets.multicast import KnownMaps, Span, lacking_part, plan_transmissions
+from fedgmr.fleets.multicast import KnownMaps, Span, plan_transmissions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,8 +56,8 @@ def pack_tasks(
     parcels = {task.client: Parcel(task=task) for task in tasks}
     for transmission in plan_transmissions(tasks, ims=ims):
         span = transmission.span
-        for shipment in transmission.receivers:
-            parcel, part = parcels[shipment.client], lacking_part(shipment, span, known)
+        for receiver in transmission.receivers:
+            parcel, part = parcels[receiver.client], transmission.lacking(receiver, known)
             parcel.values.append(Piece(span=span, data=bench.values(span)))
             if part is not None:
                 parcel.maps.append(Piece(span=part, data=bench.part(part)))
