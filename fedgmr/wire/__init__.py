@@ -7,12 +7,20 @@ strangers and either returns what was expected or raises `Refused`. Read `header
 """
 
 from fedgmr.wire.envelope import Expected, Limits
-from fedgmr.wire.header import ABOVE, EVERYONE, Header, Kind, Stamp, read_header
+from fedgmr.wire.header import ABOVE, EVERYONE, Header, Kind, Stamp
 from fedgmr.wire.maps import decode_map, encode_map, map_bytes
 from fedgmr.wire.precision import ValueType
 from fedgmr.wire.refusals import Reason, Refused
-from fedgmr.wire.updates import Report, Update, decode_update, encode_update, update_bytes
-from fedgmr.wire.values import Values, decode_values, encode_values, values_bytes
+from fedgmr.wire.values import (
+    Report,
+    Values,
+    decode_update,
+    decode_values,
+    encode_update,
+    encode_values,
+    update_bytes,
+    values_bytes,
+)
 
 __all__ = [
     "ABOVE",
@@ -25,7 +33,6 @@ __all__ = [
     "Refused",
     "Report",
     "Stamp",
-    "Update",
     "ValueType",
     "Values",
     "decode_map",
@@ -35,7 +42,6 @@ __all__ = [
     "encode_update",
     "encode_values",
     "map_bytes",
-    "read_header",
     "update_bytes",
     "values_bytes",
 ]

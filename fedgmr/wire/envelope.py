@@ -1,4 +1,4 @@
-"""Header, body, checksum: how an object is closed, and what is checked before its body is looked at.
+"""The checks of an object that arrives, before its body is looked at.
 
 The order of the checks is the order of trust: what the header announces is held against the receiver's limits
 and the length of the object before anything is allocated, then the checksum tells damage from malice, then
@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from fedgmr.wire.header import EVERYONE, HEADER_BYTES, Header, Kind, read_header, write_header
+from fedgmr.wire.header import CHECKSUM_BYTES, ENVELOPE_BYTES, EVERYONE, HEADER_BYTES, Header, Kind
 from fedgmr.wire.precision import ValueType
 from fedgmr.wire.refusals import Reason, Refused
-
-CHECKSUM_BYTES = 4
-ENVELOPE_BYTES = HEADER_BYTES + CHECKSUM_BYTES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,10 +28,17 @@ class Limits:
     values: int
     buffers: int
 
+    def check(self, header: Header) -> None:
+        """Refuse a header that announces more than the receiver is willing to hold."""
+        if header.count > self.values:
+            raise Refused(Reason.LIMIT, f"{header.count} values announced, limit {self.values}")
+        if header.buffers > self.buffers:
+            raise Refused(Reason.LIMIT, f"{header.buffers} buffer entries announced, limit {self.buffers}")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What the receiver dispatched or asked for; None where it takes what comes.
+    """The object that the receiver dispatched or asked for; None where it takes what comes.
 
     Attributes:
         run: The run the receiver takes part in.
@@ -58,79 +62,51 @@ class Expected:
     count: int | None = None
     buffers: int | None = None
 
+    def open(
+        self, data: bytes | bytearray | memoryview, *, kind: Kind, size_of: Callable[[Header, memoryview], int]
+    ) -> tuple[Header, memoryview]:
+        """Open an object, and return its header and body.
 
-def seal(header: Header, body: Sequence[bytes | memoryview]) -> bytes:
-    """Close an object: header, body and checksum joined by one allocation.
+        Args:
+            data: The whole object, from outside.
+            kind: The only kind the caller takes.
+            size_of: Says from header and body how long the object must be, or refuses; the body is unchecked at
+                that point.
 
-    Raises:
-        Refused: The header contradicts itself.
-    """
-    pieces = [write_header(header), *body]
-    checksum = 0
-    for piece in pieces:
-        checksum = zlib.crc32(piece, checksum)
-    return b"".join([*pieces, checksum.to_bytes(CHECKSUM_BYTES, "little")])
+        Raises:
+            Refused: Anything is not as announced or not as expected.
+        """
+        view = memoryview(data).cast("B")
+        header = Header.read(view)
+        if header.kind is not kind:
+            raise Refused(Reason.KIND, f"{header.kind.name} where {kind.name} is due")
+        if len(view) < ENVELOPE_BYTES:
+            raise Refused(Reason.LENGTH, f"{len(view)} bytes leave no room for the checksum")
+        body = view[HEADER_BYTES:-CHECKSUM_BYTES]
+        size = size_of(header, body)
+        if len(view) != size:
+            raise Refused(Reason.LENGTH, f"{len(view)} bytes where the header announces {size}")
+        if zlib.crc32(view[:-CHECKSUM_BYTES]) != int.from_bytes(view[-CHECKSUM_BYTES:], "little"):
+            raise Refused(Reason.CHECKSUM, "the bytes were damaged on the way")
+        self._check(header)
+        return header, body
 
-
-def unseal(
-    data: bytes | bytearray | memoryview,
-    *,
-    kind: Kind,
-    expected: Expected,
-    size_of: Callable[[Header, memoryview], int],
-) -> tuple[Header, memoryview]:
-    """Open an object, and return its header and body.
-
-    Args:
-        data: The whole object, from outside.
-        kind: The only kind the caller takes.
-        expected: The stamp and sizes the caller takes.
-        size_of: Says from header and body how long the object must be, or refuses; the body is unchecked at
-            that point.
-
-    Raises:
-        Refused: Anything is not as announced or not as expected.
-    """
-    view = memoryview(data).cast("B")
-    header = read_header(view)
-    if header.kind is not kind:
-        raise Refused(Reason.KIND, f"{header.kind.name} where {kind.name} is due")
-    if len(view) < ENVELOPE_BYTES:
-        raise Refused(Reason.LENGTH, f"{len(view)} bytes leave no room for the checksum")
-    body = view[HEADER_BYTES:-CHECKSUM_BYTES]
-    size = size_of(header, body)
-    if len(view) != size:
-        raise Refused(Reason.LENGTH, f"{len(view)} bytes where the header announces {size}")
-    if zlib.crc32(view[:-CHECKSUM_BYTES]) != int.from_bytes(view[-CHECKSUM_BYTES:], "little"):
-        raise Refused(Reason.CHECKSUM, "the bytes were damaged on the way")
-    _check_expected(header, expected)
-    return header, body
-
-
-def check_limits(header: Header, limits: Limits) -> None:
-    """Refuse a header that announces more than the receiver is willing to hold."""
-    if header.count > limits.values:
-        raise Refused(Reason.LIMIT, f"{header.count} values announced, limit {limits.values}")
-    if header.buffers > limits.buffers:
-        raise Refused(Reason.LIMIT, f"{header.buffers} buffer entries announced, limit {limits.buffers}")
-
-
-def _check_expected(header: Header, expected: Expected) -> None:
-    stamp = header.stamp
-    # Objects of a task are shared between clients; the rules of the header keep EVERYONE out of updates.
-    client = expected.client if stamp.client == EVERYONE else stamp.client
-    late = expected.version is not None and stamp.version < expected.version
-    checks: tuple[tuple[Reason, int | ValueType | None, int | ValueType | None], ...] = (
-        (Reason.RUN, stamp.run, expected.run),
-        (Reason.CLIENT, client, expected.client),
-        (Reason.STALE if late else Reason.VERSION, stamp.version, expected.version),
-        (Reason.MAP_VERSION, stamp.map_version, expected.map_version),
-        (Reason.LEVEL, header.first, expected.first),
-        (Reason.LEVEL, header.last, expected.last),
-        (Reason.VALUE_TYPE, header.value_type, expected.value_type),
-        (Reason.COUNT, header.count, expected.count),
-        (Reason.BUFFERS, header.buffers, expected.buffers),
-    )
-    for reason, found, due in checks:
-        if due is not None and found != due:
-            raise Refused(reason, f"{found} where {due} is due")
+    def _check(self, header: Header) -> None:
+        stamp = header.stamp
+        # Objects of a task are shared between clients; the rules of the header keep EVERYONE out of updates.
+        client = self.client if stamp.client == EVERYONE else stamp.client
+        late = self.version is not None and stamp.version < self.version
+        checks: tuple[tuple[Reason, int | ValueType | None, int | ValueType | None], ...] = (
+            (Reason.RUN, stamp.run, self.run),
+            (Reason.CLIENT, client, self.client),
+            (Reason.STALE if late else Reason.VERSION, stamp.version, self.version),
+            (Reason.MAP_VERSION, stamp.map_version, self.map_version),
+            (Reason.LEVEL, header.first, self.first),
+            (Reason.LEVEL, header.last, self.last),
+            (Reason.VALUE_TYPE, header.value_type, self.value_type),
+            (Reason.COUNT, header.count, self.count),
+            (Reason.BUFFERS, header.buffers, self.buffers),
+        )
+        for reason, found, due in checks:
+            if due is not None and found != due:
+                raise Refused(reason, f"{found} where {due} is due")

@@ -1,8 +1,8 @@
 """The 52 bytes every object begins with.
 
-Little-endian, fixed size, versioned. The rules that tie the fields together are checked when writing as well
-as when reading, so that no object leaves that its receiver would refuse. Next: `envelope.py`, which puts a
-body and a checksum behind it.
+Little-endian, fixed size, versioned. A body and a checksum follow. The rules that tie the fields together are
+checked when writing as well as when reading, so that no object leaves that its receiver would refuse. Read next:
+`envelope.py`, the checks of an object that arrives.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import struct
+import zlib
+from collections.abc import Sequence
 
 from fedgmr.wire.precision import ValueType
 from fedgmr.wire.refusals import Reason, Refused
@@ -24,6 +26,8 @@ ABOVE = 255
 # magic, format, kind, value type, first, last, zero, client, run, version, map version, count, buffers
 _LAYOUT = struct.Struct("<4sHBBBBHI4QI")
 HEADER_BYTES = _LAYOUT.size
+CHECKSUM_BYTES = 4
+ENVELOPE_BYTES = HEADER_BYTES + CHECKSUM_BYTES
 
 _VALUE_TYPE_CODES: dict[ValueType | None, int] = {
     None: 0,
@@ -35,7 +39,7 @@ _VALUE_TYPES = {code: value_type for value_type, code in _VALUE_TYPE_CODES.items
 
 
 class Kind(enum.IntEnum):
-    """What an object carries."""
+    """The kinds of objects."""
 
     MAP = 1
     VALUES = 2
@@ -44,7 +48,7 @@ class Kind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """To which run and state an object belongs.
+    """The run and the state that an object belongs to.
 
     Attributes:
         run: The run, 64 bits.
@@ -81,74 +85,75 @@ class Header:
     count: int
     buffers: int
 
+    @classmethod
+    def read(cls, data: bytes | bytearray | memoryview) -> Header:
+        """Read the header of an object whose body may still be anything.
 
-def write_header(header: Header) -> bytes:
-    """Lay out a header.
+        Use it to see what arrived; only `decode_map`, `decode_values` and `decode_update` check the checksum and the
+        stamp.
 
-    Raises:
-        Refused: The fields contradict each other.
-        ValueError: A field does not fit its width.
-    """
-    _check_rules(header)
-    code = _VALUE_TYPE_CODES[header.value_type]
-    what = (MAGIC, FORMAT, header.kind, code, header.first, header.last, 0)
-    stamp = (header.stamp.client, header.stamp.run, header.stamp.version, header.stamp.map_version)
-    try:
-        return _LAYOUT.pack(*what, *stamp, header.count, header.buffers)
-    except struct.error as error:
-        raise ValueError(
-            f"{header} does not fit the wire format ({error}); run, versions and count are 64 bits"
-        ) from error
-
-
-def read_header(data: bytes | bytearray | memoryview) -> Header:
-    """Read the header of an object whose body may still be anything.
-
-    Use it to see what arrived; only `decode_map`, `decode_values` and `decode_update` check the checksum and
-    the stamp.
-
-    Raises:
-        Refused: Too short, not an object of this format, or fields that contradict each other.
-    """
-    if len(data) < HEADER_BYTES:
-        raise Refused(Reason.LENGTH, f"{len(data)} bytes are less than a header of {HEADER_BYTES}")
-    magic, form, kind, code, first, last, reserved, *rest = _LAYOUT.unpack_from(data)
-    client, run, version, map_version, count, buffers = rest
-    if magic != MAGIC:
-        raise Refused(Reason.MAGIC, f"begins with {magic!r} instead of {MAGIC!r}")
-    if form != FORMAT:
-        raise Refused(Reason.FORMAT, f"format {form}; this release reads format {FORMAT}")
-    if kind not in Kind.__members__.values():
-        raise Refused(Reason.KIND, f"unknown kind {kind}")
-    if code not in _VALUE_TYPES:
-        raise Refused(Reason.VALUE_TYPE, f"unknown value type {code}")
-    if reserved:
-        raise Refused(Reason.RESERVED, "reserved header bytes are not zero")
-    header = Header(
-        kind=Kind(kind),
-        value_type=_VALUE_TYPES[code],
-        first=first,
-        last=last,
-        stamp=Stamp(run=run, client=client, version=version, map_version=map_version),
-        count=count,
-        buffers=buffers,
-    )
-    _check_rules(header)
-    return header
-
-
-def _check_rules(header: Header) -> None:
-    kind = header.kind
-    if not 0 <= header.first <= header.last < ABOVE:
-        raise Refused(Reason.LEVEL, f"levels {header.first} to {header.last} are no range within 0 to {ABOVE - 1}")
-    if (header.value_type is None) != (kind is Kind.MAP):
-        raise Refused(Reason.VALUE_TYPE, f"{kind.name} with value type {header.value_type}")
-    if kind is Kind.UPDATE and header.first > 0:
-        raise Refused(Reason.LEVEL, f"an update covers all levels up to its own, not from level {header.first}")
-    if header.buffers and (kind is Kind.MAP or header.first > 0):
-        raise Refused(
-            Reason.BUFFERS,
-            f"buffers travel with the values of level 0, not with {kind.name} from {header.first}",
+        Raises:
+            Refused: Too short, not an object of this format, or fields that contradict each other.
+        """
+        if len(data) < HEADER_BYTES:
+            raise Refused(Reason.LENGTH, f"{len(data)} bytes are less than a header of {HEADER_BYTES}")
+        magic, form, kind, code, first, last, reserved, *rest = _LAYOUT.unpack_from(data)
+        client, run, version, map_version, count, buffers = rest
+        if magic != MAGIC:
+            raise Refused(Reason.MAGIC, f"begins with {magic!r} instead of {MAGIC!r}")
+        if form != FORMAT:
+            raise Refused(Reason.FORMAT, f"format {form}; this release reads format {FORMAT}")
+        if kind not in Kind.__members__.values():
+            raise Refused(Reason.KIND, f"unknown kind {kind}")
+        if code not in _VALUE_TYPES:
+            raise Refused(Reason.VALUE_TYPE, f"unknown value type {code}")
+        if reserved:
+            raise Refused(Reason.RESERVED, "reserved header bytes are not zero")
+        stamp = Stamp(run=run, client=client, version=version, map_version=map_version)
+        header = cls(
+            kind=Kind(kind),
+            value_type=_VALUE_TYPES[code],
+            first=first,
+            last=last,
+            stamp=stamp,
+            count=count,
+            buffers=buffers,
         )
-    if kind is Kind.UPDATE and header.stamp.client == EVERYONE:
-        raise Refused(Reason.CLIENT, "an update names the client that sends it")
+        header._check_rules()
+        return header
+
+    def seal(self, body: Sequence[bytes | memoryview]) -> bytes:
+        """Close an object: header, body and checksum joined by one allocation.
+
+        Raises:
+            Refused: The fields contradict each other.
+            ValueError: A field does not fit its width.
+        """
+        self._check_rules()
+        kind = (MAGIC, FORMAT, self.kind, _VALUE_TYPE_CODES[self.value_type], self.first, self.last, 0)
+        stamp = (self.stamp.client, self.stamp.run, self.stamp.version, self.stamp.map_version)
+        try:
+            pieces = [_LAYOUT.pack(*kind, *stamp, self.count, self.buffers), *body]
+        except struct.error as error:
+            raise ValueError(
+                f"{self} does not fit the wire format ({error}); run, versions and count are 64 bits"
+            ) from error
+        checksum = 0
+        for piece in pieces:
+            checksum = zlib.crc32(piece, checksum)
+        return b"".join([*pieces, checksum.to_bytes(CHECKSUM_BYTES, "little")])
+
+    def _check_rules(self) -> None:
+        kind = self.kind
+        if not 0 <= self.first <= self.last < ABOVE:
+            raise Refused(Reason.LEVEL, f"levels {self.first} to {self.last} are no range within 0 to {ABOVE - 1}")
+        if (self.value_type is None) != (kind is Kind.MAP):
+            raise Refused(Reason.VALUE_TYPE, f"{kind.name} with value type {self.value_type}")
+        if kind is Kind.UPDATE and self.first > 0:
+            raise Refused(Reason.LEVEL, f"an update covers all levels up to its own, not from level {self.first}")
+        if self.buffers and (kind is Kind.MAP or self.first > 0):
+            raise Refused(
+                Reason.BUFFERS, f"buffers travel with the values of level 0, not with {kind.name} from {self.first}"
+            )
+        if kind is Kind.UPDATE and self.stamp.client == EVERYONE:
+            raise Refused(Reason.CLIENT, "an update names the client that sends it")

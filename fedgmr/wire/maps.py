@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fedgmr.wire.envelope import ENVELOPE_BYTES, Expected, seal, unseal
-from fedgmr.wire.header import ABOVE, Header, Kind, Stamp
-from fedgmr.wire.parts import Mask, choose_code, decode_part, encode_part
+from fedgmr.wire.envelope import Expected
+from fedgmr.wire.header import ABOVE, ENVELOPE_BYTES, Header, Kind, Stamp
+from fedgmr.wire.parts import Mask, PartCode
 from fedgmr.wire.refusals import Reason, Refused
 
 Levels = npt.NDArray[np.uint8]
@@ -59,11 +59,11 @@ def encode_map(levels: Levels, *, stamp: Stamp, first: int = 0, last: int) -> by
     for level in range(first, last + 1):
         mask = np.equal(remaining, level, out=masks[: remaining.size])
         counts.append(int(np.count_nonzero(mask)))
-        parts.append(encode_part(mask))
+        parts.append(PartCode.of(mask.size, counts[-1]).encode(mask))
         if level < last and counts[-1]:
             remaining = remaining[np.logical_not(mask, out=mask)]
     header = Header(kind=Kind.MAP, value_type=None, first=first, last=last, stamp=stamp, count=levels.size, buffers=0)
-    return seal(header, [np.array(counts, "<u8").tobytes(), *parts])
+    return header.seal([np.array(counts, "<u8").tobytes(), *parts])
 
 
 def decode_map(
@@ -104,7 +104,7 @@ def decode_map(
         return _object_bytes(counts, remaining)
 
     expected = dataclasses.replace(expected, value_type=None, count=None, buffers=None)
-    header, body = unseal(data, kind=Kind.MAP, expected=expected, size_of=size_of)
+    header, body = expected.open(data, kind=Kind.MAP, size_of=size_of)
     levels = _decode_parts(header, body, remaining_at(header.first))
     if known is None or header.first == 0:
         return levels
@@ -116,7 +116,7 @@ def decode_map(
 def _object_bytes(counts: Sequence[int], remaining: int) -> int:
     size = ENVELOPE_BYTES
     for kept in counts:
-        size += _COUNT_BYTES + choose_code(remaining, kept).size
+        size += _COUNT_BYTES + PartCode.of(remaining, kept).size
         remaining -= kept
     return size
 
@@ -138,14 +138,14 @@ def _decode_parts(header: Header, body: memoryview, remaining: int) -> Levels:
     offset = _COUNT_BYTES * len(counts)
     parts = []
     for level, kept in enumerate(counts, start=header.first):
-        end = offset + choose_code(remaining, kept).size
-        parts.append((level, remaining, kept, body[offset:end]))
-        offset = end
+        code = PartCode.of(remaining, kept)
+        parts.append((level, code, body[offset : offset + code.size]))
+        offset += code.size
         remaining -= kept
     levels: Levels | None = None  # all ABOVE
-    for level, before, kept, code in reversed(parts):
-        if kept:
-            levels = _widen(levels, decode_part(code, remaining=before, kept=kept), level)
+    for level, code, data in reversed(parts):
+        if code.kept:
+            levels = _widen(levels, code.decode(data), level)
     return np.full(remaining, ABOVE, np.uint8) if levels is None else levels
 
 

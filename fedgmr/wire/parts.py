@@ -20,75 +20,60 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartCode:
-    """How a part is written.
+    """How a part is written; its counts alone decide.
 
     Attributes:
+        remaining: Coordinates that no earlier part keeps.
+        kept: How many of them this part keeps.
         listed: Coordinates on the rarer side.
         low_bits: Bits per coordinate that Elias-Fano writes as they are; None for a bitmap.
         size: Bytes of the part.
     """
 
+    remaining: int
+    kept: int
     listed: int
     low_bits: int | None
     size: int
 
+    @classmethod
+    def of(cls, remaining: int, kept: int) -> PartCode:
+        """The shortest code for a part with these counts."""
+        listed = min(kept, remaining - kept)
+        if listed == 0:
+            return cls(remaining=remaining, kept=kept, listed=0, low_bits=None, size=0)
+        sizes = {None: _bytes_for(remaining)} | {
+            low_bits: _bytes_for(listed * low_bits) + _bytes_for(_high_bits(remaining, listed, low_bits))
+            for low_bits in range(1, remaining.bit_length())
+        }
+        low_bits = min(sizes, key=sizes.__getitem__)  # the first of equals, so a bitmap if it is no longer
+        return cls(remaining=remaining, kept=kept, listed=listed, low_bits=low_bits, size=sizes[low_bits])
 
-def choose_code(remaining: int, kept: int) -> PartCode:
-    """Choose how a part is written, from its counts alone.
+    def encode(self, mask: Mask) -> bytes:
+        """Write a part; the mask says for each remaining coordinate whether the part keeps it."""
+        if self.listed == 0:
+            return b""
+        listed = mask if self.kept == self.listed else ~mask
+        if self.low_bits is None:
+            return np.packbits(listed, bitorder="little").tobytes()
+        return _encode_positions(np.flatnonzero(listed), self.remaining, self.low_bits)
 
-    Args:
-        remaining: Coordinates that no earlier part keeps.
-        kept: How many of them this part keeps.
-    """
-    listed = min(kept, remaining - kept)
-    if listed == 0:
-        return PartCode(listed=0, low_bits=None, size=0)
-    sizes = {None: _bytes_for(remaining)} | {
-        low_bits: _bytes_for(listed * low_bits) + _bytes_for(_high_bits(remaining, listed, low_bits))
-        for low_bits in range(1, remaining.bit_length())
-    }
-    low_bits = min(sizes, key=sizes.__getitem__)  # the first of equals, so a bitmap if it is no longer
-    return PartCode(listed=listed, low_bits=low_bits, size=sizes[low_bits])
+    def decode(self, data: memoryview) -> Mask:
+        """Read a part of `size` bytes back into a mask over the remaining coordinates.
 
-
-def encode_part(mask: Mask) -> bytes:
-    """Write a part.
-
-    Args:
-        mask: For each remaining coordinate, whether this part keeps it.
-    """
-    kept = int(np.count_nonzero(mask))
-    code = choose_code(mask.size, kept)
-    if code.listed == 0:
-        return b""
-    listed = mask if kept == code.listed else ~mask
-    if code.low_bits is None:
-        return np.packbits(listed, bitorder="little").tobytes()
-    return _encode_positions(np.flatnonzero(listed), mask.size, code.low_bits)
-
-
-def decode_part(data: memoryview, *, remaining: int, kept: int) -> Mask:
-    """Read a part back into a mask over the remaining coordinates.
-
-    Args:
-        data: The bytes of the part, as many as `choose_code` says.
-        remaining: Coordinates that no earlier part keeps.
-        kept: How many of them this part keeps.
-
-    Raises:
-        Refused: The bytes are not what `encode_part` writes for these counts.
-    """
-    code = choose_code(remaining, kept)
-    if code.listed == 0:
-        return np.full(remaining, kept > 0)
-    if code.low_bits is None:
-        listed = _unpack(data, remaining)
-        if np.count_nonzero(listed) != code.listed:
-            raise Refused(Reason.MAP_CODE, f"the bitmap does not list {code.listed} coordinates")
-    else:
-        listed = np.zeros(remaining, np.bool_)
-        listed[_decode_positions(data, remaining, code.listed, code.low_bits)] = True
-    return listed if kept == code.listed else ~listed
+        Raises:
+            Refused: The bytes are not what `encode` writes for these counts.
+        """
+        if self.listed == 0:
+            return np.full(self.remaining, self.kept > 0)
+        if self.low_bits is None:
+            listed = _unpack(data, self.remaining)
+            if np.count_nonzero(listed) != self.listed:
+                raise Refused(Reason.MAP_CODE, f"the bitmap does not list {self.listed} coordinates")
+        else:
+            listed = np.zeros(self.remaining, np.bool_)
+            listed[_decode_positions(data, self.remaining, self.listed, self.low_bits)] = True
+        return listed if self.kept == self.listed else ~listed
 
 
 def _encode_positions(positions: npt.NDArray[np.intp], remaining: int, low_bits: int) -> bytes:

@@ -30,6 +30,40 @@ class ValueType(enum.StrEnum):
         """Bytes per value."""
         return 4 if self is ValueType.FP32 else 2
 
+    def write(self, values: FloatArray) -> memoryview:
+        """Lay out one-dimensional float32 values; fp32 is a view of the input, not a copy.
+
+        Raises:
+            Refused: A value is not finite, or would not be after rounding.
+        """
+        if values.dtype != np.float32 or values.ndim != 1:
+            raise ValueError(f"values must be one-dimensional float32, got {values.ndim}-dimensional {values.dtype}")
+        _check_finite(values, self)
+        values = np.ascontiguousarray(values, "<f4")
+        if self is ValueType.FP16:
+            return _bytes_of(values.astype("<f2"))
+        return _bytes_of(_round_to_bf16(values) if self is ValueType.BF16 else values)
+
+    def read(self, body: memoryview) -> FloatArray:
+        """Read values back into a fresh, writable float32 array.
+
+        Args:
+            body: Exactly the bytes of the values; the caller has checked the length against its limits.
+
+        Raises:
+            Refused: A value is not finite.
+        """
+        if self is ValueType.FP32:
+            values = np.frombuffer(body, "<f4").astype(np.float32)
+        elif self is ValueType.FP16:
+            # A signalling NaN would warn here; it is refused below.
+            with np.errstate(invalid="ignore"):
+                values = np.frombuffer(body, "<f2").astype(np.float32)
+        else:
+            values = np.left_shift(np.frombuffer(body, "<u2"), 16, dtype=np.uint32).view(np.float32)
+        _check_finite(values, ValueType.FP32)
+        return values
+
 
 # The smallest magnitude that rounds to infinity: halfway from the largest number to the next power of two.
 _CEILING = {
@@ -37,49 +71,6 @@ _CEILING = {
     ValueType.FP16: 2.0**16 - 2.0**4,
     ValueType.BF16: 2.0**128 - 2.0**119,
 }
-
-
-def write_numbers(values: FloatArray, value_type: ValueType) -> memoryview:
-    """Lay out values in their value type; fp32 is a view of the input, not a copy.
-
-    Args:
-        values: One-dimensional float32.
-        value_type: How they travel.
-
-    Raises:
-        Refused: A value is not finite, or would not be after rounding.
-    """
-    if values.dtype != np.float32 or values.ndim != 1:
-        raise ValueError(f"values must be one-dimensional float32, got {values.ndim}-dimensional {values.dtype}")
-    _check_finite(values, value_type)
-    values = np.ascontiguousarray(values, "<f4")
-    if value_type is ValueType.FP16:
-        return _bytes_of(values.astype("<f2"))
-    if value_type is ValueType.BF16:
-        return _bytes_of(_round_to_bf16(values))
-    return _bytes_of(values)
-
-
-def read_numbers(body: memoryview, value_type: ValueType) -> FloatArray:
-    """Read values back into a fresh, writable float32 array.
-
-    Args:
-        body: Exactly the bytes of the values; the caller has checked the length against its limits.
-        value_type: How they travelled.
-
-    Raises:
-        Refused: A value is not finite.
-    """
-    if value_type is ValueType.FP32:
-        values = np.frombuffer(body, "<f4").astype(np.float32)
-    elif value_type is ValueType.FP16:
-        # A signalling NaN would warn here; it is refused below.
-        with np.errstate(invalid="ignore"):
-            values = np.frombuffer(body, "<f2").astype(np.float32)
-    else:
-        values = np.left_shift(np.frombuffer(body, "<u2"), 16, dtype=np.uint32).view(np.float32)
-    _check_finite(values, ValueType.FP32)
-    return values
 
 
 def _check_finite(values: FloatArray, value_type: ValueType) -> None:

@@ -1,43 +1,71 @@
-"""The VALUES object: the weights of a range of levels, in level order.
+"""The VALUES and UPDATE objects: the weights of a range of levels in level order, out to a client and back.
 
-Level order makes sub-model l a prefix and lets the server share one object per gap between neighbouring
-levels in use. The model's buffers (batch-norm statistics) ride with level 0, always as float32. The body is
-the buffers, then the values.
+Level order makes sub-model l a prefix and lets the server share one object per gap between neighbouring levels in
+use. The model's buffers (batch-norm statistics) travel with level 0, always as float32. The body is the buffers,
+then the values. An UPDATE has the values of levels 0 to the client's own, after a report of fixed size, which is zero
+where the client did not validate. It is the one object a stranger can send to the server, so reading it demands
+everything the server knows about the task.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import struct
 
-from fedgmr.wire.envelope import ENVELOPE_BYTES, Expected, Limits, check_limits, seal, unseal
-from fedgmr.wire.header import Header, Kind, Stamp
-from fedgmr.wire.precision import FloatArray, ValueType, read_numbers, write_numbers
+from fedgmr.wire.envelope import Expected, Limits
+from fedgmr.wire.header import ENVELOPE_BYTES, Header, Kind, Stamp
+from fedgmr.wire.precision import FloatArray, ValueType
+from fedgmr.wire.refusals import Reason, Refused
+
+_REPORT = struct.Struct("<dQ")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """A client's validation of the model it trained.
+
+    Attributes:
+        metric_sum: The metric summed over the samples.
+        samples: How many samples, at least one.
+    """
+
+    metric_sum: float
+    samples: int
+
+    def check(self) -> None:
+        """Refuse a report that no client could have made."""
+        if not math.isfinite(self.metric_sum):
+            raise Refused(Reason.NON_FINITE, f"the report's metric sum is {self.metric_sum}")
+        if not 1 <= self.samples < 2**64:
+            raise Refused(Reason.REPORT, f"a report on {self.samples} samples; leave it out where there are none")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Values:
-    """A decoded VALUES object.
+    """A decoded VALUES or UPDATE object.
 
     Attributes:
-        header: What the object said of itself.
+        header: The header of the object.
         values: Weights of levels first to last, in level order; writable.
         buffers: The model's buffers; empty unless level 0 is covered.
+        report: The client's validation, if it made one; only in an UPDATE.
     """
 
     header: Header
     values: FloatArray
     buffers: FloatArray
+    report: Report | None = None
 
 
 def values_bytes(count: int, buffers: int, value_type: ValueType = ValueType.FP32) -> int:
-    """Exact length of a VALUES object.
-
-    Args:
-        count: How many values.
-        buffers: How many buffer entries.
-        value_type: How the values travel.
-    """
+    """Exact length of a VALUES object with so many values and buffer entries."""
     return ENVELOPE_BYTES + ValueType.FP32.width * buffers + value_type.width * count
+
+
+def update_bytes(count: int, buffers: int, value_type: ValueType = ValueType.FP32) -> int:
+    """Exact length of an UPDATE object with so many values and buffer entries, with or without a report."""
+    return _REPORT.size + values_bytes(count, buffers, value_type)
 
 
 def encode_values(
@@ -71,7 +99,45 @@ def encode_values(
         count=values.size,
         buffers=0 if buffers is None else buffers.size,
     )
-    return seal(header, write_body(values, buffers, value_type))
+    return header.seal(_numbers(values, buffers, value_type))
+
+
+def encode_update(
+    values: FloatArray,
+    *,
+    stamp: Stamp,
+    last: int,
+    value_type: ValueType = ValueType.FP32,
+    buffers: FloatArray | None = None,
+    report: Report | None = None,
+) -> bytes:
+    """Write what a client sends back.
+
+    Args:
+        values: The weights of levels 0 to `last` in level order, one-dimensional float32.
+        stamp: Run, the client itself, and the version and map version it started from.
+        last: The client's level.
+        value_type: How the values travel.
+        buffers: The model's buffers.
+        report: The client's validation, if it made one.
+
+    Raises:
+        Refused: A value is not finite or does not fit the value type, or the stamp names no client.
+    """
+    header = Header(
+        kind=Kind.UPDATE,
+        value_type=value_type,
+        first=0,
+        last=last,
+        stamp=stamp,
+        count=values.size,
+        buffers=0 if buffers is None else buffers.size,
+    )
+    written = bytes(_REPORT.size)
+    if report is not None:
+        report.check()
+        written = _REPORT.pack(report.metric_sum, report.samples)
+    return header.seal([written, *_numbers(values, buffers, value_type)])
 
 
 def decode_values(data: bytes | bytearray | memoryview, *, expected: Expected, limits: Limits) -> Values:
@@ -79,36 +145,65 @@ def decode_values(data: bytes | bytearray | memoryview, *, expected: Expected, l
 
     Args:
         data: The object, from outside.
-        expected: What the receiver is waiting for.
+        expected: The object that the receiver is waiting for.
         limits: The most it is willing to hold.
 
     Raises:
         Refused: The bytes are not the values that are expected.
     """
+    header, body = _opened(data, Kind.VALUES, expected, limits)
+    return _read(header, body)
 
+
+def decode_update(data: bytes | bytearray | memoryview, *, expected: Expected) -> Values:
+    """Read what a client sent back.
+
+    Args:
+        data: The object, from outside.
+        expected: The task the client was given. All of it must be named (`first` is always 0), or a stranger
+            would choose what is left open; count and buffers are the limits as well.
+
+    Raises:
+        Refused: The bytes are not the update that is expected.
+    """
+    for field in dataclasses.fields(expected):
+        if field.name != "first" and getattr(expected, field.name) is None:
+            raise ValueError(f"expected.{field.name} is None; name what was dispatched to the client")
+    assert expected.count is not None
+    assert expected.buffers is not None
+    limits = Limits(values=expected.count, buffers=expected.buffers)
+    header, body = _opened(data, Kind.UPDATE, expected, limits)
+    report = None
+    if any(body[: _REPORT.size]):
+        metric_sum, samples = _REPORT.unpack(body[: _REPORT.size])
+        report = Report(metric_sum=metric_sum, samples=samples)
+        report.check()
+    return _read(header, body[_REPORT.size :], report)
+
+
+def _numbers(values: FloatArray, buffers: FloatArray | None, value_type: ValueType) -> list[memoryview]:
+    """Buffers and values laid out; buffers come first, so that both stay aligned."""
+    numbers = value_type.write(values)
+    return [numbers] if buffers is None else [ValueType.FP32.write(buffers), numbers]
+
+
+def _opened(
+    data: bytes | bytearray | memoryview, kind: Kind, expected: Expected, limits: Limits
+) -> tuple[Header, memoryview]:
     def size_of(header: Header, _: memoryview) -> int:
-        check_limits(header, limits)
+        limits.check(header)
         assert header.value_type is not None  # the rules of the header
-        return values_bytes(header.count, header.buffers, header.value_type)
+        size = update_bytes if kind is Kind.UPDATE else values_bytes
+        return size(header.count, header.buffers, header.value_type)
 
-    header, body = unseal(data, kind=Kind.VALUES, expected=expected, size_of=size_of)
-    values, buffers = read_body(header, body)
-    return Values(header=header, values=values, buffers=buffers)
-
-
-def write_body(values: FloatArray, buffers: FloatArray | None, value_type: ValueType) -> list[memoryview]:
-    """Lay out buffers and values; buffers come first, so that both stay aligned."""
-    numbers = [write_numbers(values, value_type)]
-    if buffers is not None:
-        numbers.insert(0, write_numbers(buffers, ValueType.FP32))
-    return numbers
+    return expected.open(data, kind=kind, size_of=size_of)
 
 
-def read_body(header: Header, body: memoryview) -> tuple[FloatArray, FloatArray]:
-    """Read values and buffers from a body whose length has been checked."""
+def _read(header: Header, body: memoryview, report: Report | None = None) -> Values:
+    """Values and buffers of a body whose length has been checked."""
     assert header.value_type is not None  # the rules of the header
     split = ValueType.FP32.width * header.buffers
-    buffers = read_numbers(body[:split], ValueType.FP32)
-    values = read_numbers(body[split:], header.value_type)
+    buffers = ValueType.FP32.read(body[:split])
+    values = header.value_type.read(body[split:])
     assert values.size == header.count
-    return values, buffers
+    return Values(header=header, values=values, buffers=buffers, report=report)

@@ -186,7 +186,7 @@ def _damaged(damage: str, reply: Message, message: Message, seen: list[bytes]) -
     elif damage == "loss":
         loss = float("nan")
     else:
-        header = wire.read_header(data)
+        header = wire.Header.read(data)
         values = np.zeros(header.count, np.float32)
         stamp = wire.Stamp(
             run=RUN + 1 if damage == "run" else RUN,

@@ -19,6 +19,7 @@ from fedgmr.wire import (
     ABOVE,
     EVERYONE,
     Expected,
+    Header,
     Limits,
     Reason,
     Refused,
@@ -31,7 +32,6 @@ from fedgmr.wire import (
     encode_map,
     encode_update,
     encode_values,
-    read_header,
 )
 
 TOTAL = 200
@@ -150,7 +150,7 @@ def read_update(data: bytes) -> bytes:
 
 def read_map(data: bytes) -> bytes:
     levels = decode_map(data, total=TOTAL, expected=ANY, known=KNOWN)
-    header = read_header(data)
+    header = Header.read(data)
     assert levels.shape == (TOTAL,)
     assert levels.dtype == np.uint8
     assert ((levels <= header.last) | (levels == ABOVE)).all()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgmr.wire import parts
-from fedgmr.wire.parts import choose_code, decode_part, encode_part
+from fedgmr.wire.parts import PartCode
 from fedgmr.wire.refusals import Reason, Refused
 
 
@@ -19,27 +19,31 @@ def mask_of(size: int, positions: list[int]) -> np.ndarray:
 
 
 def read(data: bytes, remaining: int, kept: int) -> np.ndarray:
-    return decode_part(memoryview(data), remaining=remaining, kept=kept)
+    return PartCode.of(remaining, kept).decode(memoryview(data))
+
+
+def written(mask: np.ndarray) -> bytes:
+    return PartCode.of(mask.size, int(mask.sum())).encode(mask)
 
 
 def test_elias_fano_by_hand() -> None:
     # 2 of 32: three low bits. 5 = 00 101, 20 = 10 100 in (high, low) bits.
     # Planes of the low bits, lowest first: 10, 00, 11 -> bits 0, 4, 5 -> 0x31.
     # Unary high bits: 0 + 0 and 2 + 1 -> bits 0, 3 -> 0x09.
-    code = choose_code(32, 2)
+    code = PartCode.of(32, 2)
     assert (code.listed, code.low_bits, code.size) == (2, 3, 2)
-    assert encode_part(mask_of(32, [5, 20])) == bytes([0x31, 0x09])
+    assert written(mask_of(32, [5, 20])) == bytes([0x31, 0x09])
 
 
 def test_bitmap_by_hand() -> None:
     # 4 of 10: Elias-Fano would take 2 bytes as well, so a bitmap. Bits 0, 3, 5 -> 0x29; bit 8 -> 0x01.
-    code = choose_code(10, 4)
+    code = PartCode.of(10, 4)
     assert (code.low_bits, code.size) == (None, 2)
-    assert encode_part(mask_of(10, [0, 3, 5, 8])) == bytes([0x29, 0x01])
+    assert written(mask_of(10, [0, 3, 5, 8])) == bytes([0x29, 0x01])
 
 
 def test_rarer_side_is_listed() -> None:
-    assert encode_part(~mask_of(32, [5, 20])) == bytes([0x31, 0x09])
+    assert written(~mask_of(32, [5, 20])) == bytes([0x31, 0x09])
     assert (read(bytes([0x31, 0x09]), 32, 30) == ~mask_of(32, [5, 20])).all()
 
 
@@ -53,7 +57,7 @@ def test_positions_of_any_width(low_bits: int) -> None:
 
 @pytest.mark.parametrize(("remaining", "kept"), [(0, 0), (9, 0), (9, 9)])
 def test_all_or_none_costs_nothing(remaining: int, kept: int) -> None:
-    assert choose_code(remaining, kept).size == 0
+    assert PartCode.of(remaining, kept).size == 0
     assert np.count_nonzero(read(b"", remaining, kept)) == kept
 
 
@@ -62,8 +66,8 @@ def test_round_trip_and_size(remaining: int, density: float, seed: int) -> None:
     # Squaring makes the sparse parts that Elias-Fano is for as likely as the others.
     mask = np.random.default_rng(seed).random(remaining) < density**2
     kept = int(np.count_nonzero(mask))
-    data = encode_part(mask)
-    assert len(data) == choose_code(remaining, kept).size <= (remaining + 7) // 8
+    data = written(mask)
+    assert len(data) == PartCode.of(remaining, kept).size <= (remaining + 7) // 8
     assert (read(data, remaining, kept) == mask).all()
 
 

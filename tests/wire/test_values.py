@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 from fedgmr.wire import (
     EVERYONE,
     Expected,
+    Header,
     Kind,
     Limits,
     Reason,
@@ -23,7 +24,6 @@ from fedgmr.wire import (
     decode_values,
     encode_update,
     encode_values,
-    read_header,
     update_bytes,
     values_bytes,
 )
@@ -98,7 +98,7 @@ def test_values_round_trip(values: np.ndarray, buffers: np.ndarray, value_type: 
     assert same_bits(decoded.values, rounded(values, value_type))
     assert same_bits(decoded.buffers, buffers)
     assert decoded.values.flags.writeable
-    assert decoded.header == read_header(data)
+    assert decoded.header == Header.read(data)
     assert (decoded.header.stamp, decoded.header.kind) == (STAMP, Kind.VALUES)
 
 

@@ -60,7 +60,7 @@ class NodeState:
             return None
         data = path.read_bytes()
         try:
-            header = wire.read_header(data)
+            header = wire.Header.read(data)
             expected = wire.Expected(run=run, client=wire.EVERYONE, first=0)
             levels = wire.decode_map(data, total=total, expected=expected)
         except wire.Refused:
