@@ -16,8 +16,8 @@ from pathlib import Path
 from environment import header, one_thread
 from tables import Row, markdown, write_csv
 
-from fedgmr.paper.ims_cost import round_seconds
-from fedgmr.paper.numbers import read_paper
+from fedgmr.paper.computed import round_seconds
+from fedgmr.paper.numbers import Paper
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.models.conv2 import Conv2
 
@@ -28,7 +28,7 @@ LIMIT = 0.03
 def measured(*, rounds: int = ROUNDS, seed: int = 0) -> Iterator[Row]:
     """One row per cell of the paper's table; fewer rounds are scaled to 1,000."""
     layout = Layout.of(Conv2())
-    for sending, fleets in read_paper().data["ims_cost"]["seconds"].items():
+    for sending, fleets in Paper.read().data["ims_cost"]["seconds"].items():
         for fleet, times in fleets.items():
             for clients, paper in times.items():
                 ims = sending == "with"

@@ -1,18 +1,19 @@
 """The verbs of the paper's study: table, results."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.sweeps import INTERRUPTED, perform_watched
+from fedgmr.experiments.estimate import estimate_runs
 from fedgmr.experiments.sweep import check_jobs
 from fedgmr.files import write_atomic
-from fedgmr.paper.heatmap import write_table
-from fedgmr.paper.making import computed_table, make_table, write_made
-from fedgmr.paper.planning import Plan, Request, estimate_table, estimate_text, plan_table
+from fedgmr.paper.computed import computed_table
+from fedgmr.paper.making import make_table
+from fedgmr.paper.planning import COMPUTED, Request, TablePlan, plan_table
+from fedgmr.paper.rendering import table_text, write_table
 from fedgmr.paper.results import results_document
-from fedgmr.paper.studies import COMPUTED
-from fedgmr.paper.tables import table_text
 from fedgmr.reporting.display import Display
 from fedgmr.settings.refusals import SettingError
 
@@ -70,26 +71,28 @@ def _table(given: argparse.Namespace) -> int:
             table = computed_table(request)
             print(f"\n{table_text(table)}\n\nTable: {write_table(table, output)}")
         return 0
-    plan = plan_table(request, store, also=[Path(place) for place in (given.results or ["results"])])
+    also = [Path(place) for place in (given.results or ["results"])]
+    plan = plan_table(request, store, also=also)
     print(f"{plan.summary()} Store: {store}", flush=True)
-    code = 0 if given.no_run else _perform(plan, given)
+    code = 0 if given.no_run else _perform(plan, [store, *also], given)
     if code == INTERRUPTED or (given.dry_run and not given.no_run):
         return code
     table = make_table(plan)
-    print(f"\n{table_text(table)}\n\nTable: {write_made(plan, table, output)}")
+    print(f"\n{table_text(table)}\n\nTable: {write_table(table, output)}")
     return code
 
 
-def _perform(plan: Plan, given: argparse.Namespace) -> int:
+def _perform(plan: TablePlan, stores: Sequence[Path], given: argparse.Namespace) -> int:
     """Say how long the runs of a table will take, and perform them unless `--dry-run` is given."""
     if plan.to_do:
         print("Timing a task and an evaluation of every kind on this device.", flush=True)
-    seconds = estimate_table(plan)
-    print(estimate_text(seconds, given.jobs), flush=True)
+    estimate = estimate_runs(plan.to_do, stores)
+    print(plan.estimate_text(estimate, given.jobs), flush=True)
     if given.dry_run:
         print("\n".join(f"{run.status:<12} {run.name}" for run in plan.runs))
         return 0
-    display = Display(work=seconds, finished=len(plan.runs) - len(plan.to_do))
+    work = estimate.known or {run.name: run.recipe.seconds for run in plan.to_do}
+    display = Display(work=work, finished=len(plan.runs) - len(plan.to_do))
     return perform_watched(plan.runs, display, given)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from fedgmr.cli.arguments import RecipeWords
 from fedgmr.cli.terminal import report_line
 from fedgmr.experiments.compare import plan_comparison, planned_runs
+from fedgmr.experiments.estimate import estimate_runs
 from fedgmr.experiments.sweep import (
     PlannedRun,
     check_jobs,
     describe_plan,
-    estimate_sweep,
     exit_code,
     grid_points,
     perform_sweep,
@@ -100,10 +100,9 @@ def _sweep(given: argparse.Namespace) -> int:
     points = grid_points(data, words.overrides, axes=given.grid, methods=methods, seeds=given.seeds)
     store, also = Path(given.store), [Path(place) for place in given.also]
     plan = plan_sweep([point.recipe for point in points], store, also=also)
-    estimate = estimate_sweep(plan, [store, *also])
-    print(f"{describe_plan(plan, estimate, given.jobs)} Store: {store}", flush=True)
-    guessed = {name: seconds for name, seconds in estimate.runs.items() if seconds is not None}
-    work = guessed if len(guessed) == len(estimate.runs) else {r.name: r.recipe.seconds for r in plan if r.to_do}
+    estimate = estimate_runs(plan, [store, *also])
+    print(*filter(None, (describe_plan(plan), estimate.text(given.jobs), f"Store: {store}")), flush=True)
+    work = estimate.known or {run.name: run.recipe.seconds for run in plan if run.to_do}
     display = Display(work=work, finished=len({run.key for run in plan if not run.to_do}))
     code = perform_watched(plan, display, given, gpu_share=given.gpu_share)
     if code != INTERRUPTED:

@@ -54,10 +54,14 @@ class Assembly(Generic[F]):
 
 def resolve(recipe: Recipe, task: Task) -> Recipe:
     """The recipe with every derived setting written out."""
-    device = recipe.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return replace(resolve_times(recipe, task.layout), device=device)
+    return replace(resolve_times(recipe, task.layout), device=resolve_device(recipe.device))
+
+
+def resolve_device(name: str) -> str:
+    """The name of a device; `auto` is a GPU where there is one."""
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def resolve_times(recipe: Recipe, layout: Callable[[], Layout]) -> Recipe:

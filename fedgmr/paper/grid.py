@@ -1,7 +1,7 @@
 """The paper's grid: tasks, heterogeneities and splits, the variants that are compared on it, and their recipes.
 
 A variant is written METHOD/CHANGE/...: `fedgmr`, `fedgmr/ga`, `heterofl+aux`, `fedgmr/patience=10`; the same words are
-the keys of `paper.yaml`. Read next: `studies.py`, which table needs which.
+the keys of `paper.yaml`. Read next: `studies.py`, which arranges the numbers of variants in tables.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from importlib import import_module
 from torch import nn
 
 from fedgmr.recipe import Recipe, read_recipe_data, recipe_from, shipped_recipes
-from fedgmr.settings.refusals import SettingError, suggestion
+from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks import BUILT_IN
 from fedgmr.tasks.models.conv2 import Conv2
@@ -46,22 +46,13 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """For people, without the heterogeneity."""
+        """The setting for people, without the heterogeneity."""
         return f"{TASKS[self.task]} {SPLITS[self.split]}"
 
     @property
     def long_title(self) -> str:
-        """For people."""
+        """The setting for people."""
         return f"{TASKS[self.task]}, {HETEROGENEITIES[self.heterogeneity]}, {SPLITS[self.split]}"
-
-
-def chosen(option: str, given: str | None, known: Mapping[str, str]) -> list[str]:
-    """The names in a filter such as `--task cifar10,femnist`; all of them without one."""
-    names = list(known) if given is None else given.split(",")
-    for name in names:
-        if name not in known:
-            raise SettingError(f"{option} is {name!r}: {suggestion(name, list(known))}")
-    return [name for name in known if name in names]
 
 
 def has_recipe(task: str, *, short: bool) -> bool:
@@ -73,9 +64,10 @@ def recipe_for(
     setting: Setting, variant: str, *, seed: int = 0, short: bool = False, overrides: Sequence[str] = ()
 ) -> Recipe:
     """The recipe of a variant at a setting; `seed` is counted from the recipe's own, `overrides` come last."""
-    method, changes = _parsed(variant)
+    method, *changes = variant.split("/")
     data = read_recipe_data(_recipe_name(setting.task, short=short))
-    words = [f"fleet={setting.heterogeneity}", *_partition(setting, overrides), *changes, *overrides]
+    words = [f"fleet={setting.heterogeneity}", *_partition(setting, overrides)]
+    words += [*(CHANGES.get(change, f"method.restoration.{change}") for change in changes), *overrides]
     first = recipe_from(data, words, method=method)
     return recipe_from(data, [*words, f"seed={first.seed + seed}"], method=method)
 
@@ -102,25 +94,15 @@ def _recipe_name(task: str, *, short: bool) -> str:
     return f"paper/{task}-short" if short else f"paper/{task}"
 
 
-def _parsed(variant: str) -> tuple[str, list[str]]:
-    """The method of a variant and its changes as overrides."""
-    method, *changes = variant.split("/")
-    return method, [CHANGES.get(c, f"method.restoration.{c}") for c in changes]
-
-
 def _partition(setting: Setting, overrides: Sequence[str]) -> list[str]:
     """IID, or the recipe's own split; by writer where the data has writers."""
     if setting.split == "iid":
         return ["partition=iid"]
     prefix = "task.options."
     options = dict(word.removeprefix(prefix).split("=", 1) for word in overrides if word.startswith(prefix))
-    source = _source(setting.task, options.get("root"), options.get("source", "auto"))
-    return ["partition=by_user"] if (setting.task, source) in _WITH_WRITERS else []
-
-
-def _source(task: str, root: str | None, name: str) -> str | None:
-    """The source of the task's data that a run would take; None where there is none."""
+    sources = import_module(f"fedgmr.tasks.{BUILT_IN[setting.task]}").SOURCES
     try:
-        return find_source(task, import_module(f"fedgmr.tasks.{BUILT_IN[task]}").SOURCES, root, name)[0].name
-    except SettingError:
-        return None
+        source = find_source(setting.task, sources, options.get("root"), options.get("source", "auto"))[0].name
+    except SettingError:  # the data is not here
+        return []
+    return ["partition=by_user"] if (setting.task, source) in _WITH_WRITERS else []

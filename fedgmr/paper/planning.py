@@ -1,6 +1,6 @@
-"""The runs of a table: which it needs, which there are, about how long the others will take.
+"""All tables, and the runs of one: which it needs, which there are, which are missing.
 
-They are done by `fedgmr.experiments.sweep`. Read next: `making.py`, from the runs to the table.
+`fedgmr.experiments.sweep` performs them. Read next: `making.py`, from the runs to the table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,23 +8,88 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgmr.experiments.assembly import resolve_times
+from fedgmr.experiments.estimate import Estimate
 from fedgmr.experiments.sweep import PlannedRun, plan_sweep
-from fedgmr.paper.estimate import estimate
-from fedgmr.paper.grid import (
-    HETEROGENEITIES,
-    SPLITS,
-    TASKS,
-    Setting,
-    chosen,
-    has_recipe,
-    paper_layout,
-)
-from fedgmr.paper.numbers import Paper, read_paper
-from fedgmr.paper.studies import COMPUTED, Study, studies
+from fedgmr.methods import PAPER, named_method
+from fedgmr.paper.grid import HETEROGENEITIES, SPLITS, TASKS, Setting, has_recipe, paper_layout
+from fedgmr.paper.growth import DENSITIES, GrowthStudy
+from fedgmr.paper.numbers import Paper
+from fedgmr.paper.studies import BaselineStudy, PatienceStudy, PluginStudy, Study
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.quantities import format_duration
 from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.submodels.layout import Layout
+
+COMPUTED = ("ims-cost", "communication")  # by the network model, without runs: `computed.py`
+_AGGREGATIONS = {
+    "fedgmr": "GMR + MA",
+    "fedgmr/ga": "GMR + GA",
+    "fedgmr/fa": "GMR + FA",
+    "fedgmr_without_restoration": "w/o GMR + MA",
+    "fedgmr_without_restoration/ga": "w/o GMR + GA",
+    "fedgmr_without_restoration/fa": "w/o GMR + FA",
+}
+_ABLATIONS = {
+    "fedgmr": "FedGMR",
+    "fedgmr_without_asynchrony": "w/o Asyn",
+    "fedgmr_without_restoration": "w/o GMR",
+    "fedgmr_without_buffer": "w/o Buff",
+    "fedgmr_without_ims": "w/o IMS",
+    "fedgmr_without_buffer_and_ims": "w/o (Buff, IMS)",
+}
+_FIXED_TIME = {
+    "fedgmr": "GMR (ES)",
+    "fedgmr/fixed_time": "GMR (Fixed)",
+    "fedgmr_without_asynchrony": "w/o Asyn",
+    "fedgmr_without_restoration": "w/o GMR",
+}
+_PLUGGED = [
+    f"{base}{step}" for base in ("heterofl", "fjord", "fedrolex", "fiarse") for step in ("", "+aux", "+aux+gmr")
+]
+
+
+def studies() -> dict[str, Study]:
+    """Every table that is made of runs, by name."""
+
+    def titled(names: Sequence[str]) -> Mapping[str, str]:
+        return {name: named_method(name).title for name in names}
+
+    def patient(values: Sequence[int]) -> Mapping[str, str]:
+        return {"fedgmr_without_restoration": "w/o GMR"} | {f"fedgmr/patience={n}": f"patience {n}" for n in values}
+
+    every = (
+        BaselineStudy(name="baselines", key="baselines", title="FedGMR and the baselines", rows=titled(PAPER)),
+        Study(
+            name="aggregation",
+            key="aggregation",
+            title="Rules of aggregation with and without GMR",
+            rows=_AGGREGATIONS,
+        ),
+        Study(name="ablation", key="ablation", title="FedGMR without its parts", rows=_ABLATIONS),
+        PluginStudy(name="plugin", key="plugin", title="GMR plugged into other methods", rows=titled(_PLUGGED)),
+        PatienceStudy(
+            name="patience",
+            key="patience",
+            title="FedGMR by patience",
+            rows=patient((3, 5, 10, 20)),
+            short_rows=patient((1, 2, 3)),
+        ),
+        Study(
+            name="fixed-time",
+            key="fixed_time",
+            title="Restoration by saturation and at fixed times",
+            rows=_FIXED_TIME,
+        ),
+        GrowthStudy(
+            name="density-growth",
+            key="density_growth",
+            title="Growth of accuracy by density",
+            about="Points of accuracy per 100 merges in three stages of a run, every client at the same fixed density.",
+            at_t_star=False,
+            rows={f"density={density}": f"density {density:g}" for density in DENSITIES},
+        ),
+    )
+    return {study.name: study for study in every}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +105,9 @@ class Request:
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.name not in table_names():
-            raise SettingError(f"The table {self.name!r} is not known: {suggestion(self.name, table_names())}")
+        known = [*studies(), *COMPUTED]
+        if self.name not in known:
+            raise SettingError(f"The table {self.name!r} is not known: {suggestion(self.name, known)}")
         if self.seeds < 1:
             raise SettingError(f"--seeds is {self.seeds}: give at least 1.")
 
@@ -51,34 +117,44 @@ class Request:
         parts = [self.name, self.task, self.heterogeneity, self.split, "short" if self.short else None]
         return "-".join(part.replace(",", "+") for part in parts if part)
 
+    def settings(self, study: Study, paper: Paper) -> list[Setting]:
+        """The settings of the table that the filters leave; SettingError where they leave none."""
+        options = (
+            ("--task", self.task, TASKS),
+            ("--heterogeneity", self.heterogeneity, HETEROGENEITIES),
+            ("--split", self.split, SPLITS),
+        )
+        for option, given, known in options:
+            for name in [] if given is None else given.split(","):
+                if name not in known:
+                    raise SettingError(f"{option} is {name!r}: {suggestion(name, list(known))}")
+        tasks, levels, splits = (list(known) if given is None else given.split(",") for _, given, known in options)
+        found = [
+            s for s in study.settings(paper) if s.task in tasks and s.heterogeneity in levels and s.split in splits
+        ]
+        if not found:
+            raise SettingError(f"The paper's table {self.name} has no such cell: give other filters or none.")
+        return found
+
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A run that a table needs, and for which cell."""
-
-    setting: Setting
-    variant: str
-    run: PlannedRun
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class TablePlan:
     """The runs of a table."""
 
     request: Request
     study: Study
     paper: Paper
     settings: tuple[Setting, ...]
-    wanted: tuple[Wanted, ...]
+    cells: Mapping[tuple[Setting, str], Sequence[PlannedRun]]  # by setting and variant, one run per seed
 
     @property
     def runs(self) -> list[PlannedRun]:
-        """Each once: variants may share a run."""
-        return list({wanted.run.key: wanted.run for wanted in self.wanted}.values())
+        """Each run once: variants may share one."""
+        return list({run.key: run for runs in self.cells.values() for run in runs}.values())
 
     @property
     def to_do(self) -> list[PlannedRun]:
-        """Those that are missing or interrupted."""
+        """The runs that are missing or interrupted."""
         return [run for run in self.runs if run.to_do]
 
     def summary(self) -> str:
@@ -96,65 +172,47 @@ class Plan:
         tasks = dict.fromkeys(setting.task for setting in self.settings)
         return [TASKS[task] for task in tasks if not has_recipe(task, short=self.request.short)]
 
+    def estimate_text(self, estimate: Estimate, jobs: int = 1) -> str:
+        """About how long the runs will take, and what that rests on."""
+        if not estimate.seconds:
+            return "Nothing to run."
+        if estimate.known is None:
+            return "How long it takes is not known."
+        total = sum(estimate.known.values())
+        span = dict.fromkeys(format_duration(pick(estimate.known.values())) for pick in (min, max))
+        at_once = f", at best {format_duration(total / jobs)} with {jobs} at once" if jobs > 1 else ""
+        text = f"About {format_duration(total)} of computing{at_once}; {' to '.join(span)} a run"
+        if not estimate.timed:
+            return f"{text}, going by earlier runs."
+        return (
+            f"{text}. Assumed: a client's task and an evaluation take as long as just now on this device, updates come "
+            "as the time model has them with no client restored, nothing else takes time."
+        )
 
-def table_names() -> list[str]:
-    """Every table of the paper that can be asked for."""
-    return [*studies(), *COMPUTED]
 
-
-def plan_table(request: Request, store: Path, *, also: Sequence[Path] = ()) -> Plan:
-    """The runs of a table: where they are or will be, and how far; nothing is written."""
-    study, paper = studies()[request.name], read_paper()
-    names = (
-        chosen("--task", request.task, TASKS),
-        chosen("--heterogeneity", request.heterogeneity, HETEROGENEITIES),
-        chosen("--split", request.split, SPLITS),
-    )
-    settings = [
-        s for s in study.settings(paper) if (s.task in names[0] and s.heterogeneity in names[1] and s.split in names[2])
-    ]
-    if not settings:
-        raise SettingError(f"The paper's table {request.name} has no such cell: give other filters or none.")
-    cells = [
+def plan_table(request: Request, store: Path, *, also: Sequence[Path] = ()) -> TablePlan:
+    """Find the runs of a table: where they are or will be, and how far; nothing is written."""
+    study, paper = studies()[request.name], Paper.read()
+    settings = request.settings(study, paper)
+    places = [
         (setting, variant, seed)
         for setting in settings
         if has_recipe(setting.task, short=request.short)
-        for variant in study.rows(request.short)
+        for variant in study.variants(short=request.short)
         for seed in range(request.seeds)
     ]
     layouts = {setting.task: paper_layout(setting.task) for setting in settings}
     recipes = [
         _timed(study.recipe(setting, variant, seed=seed, short=request.short, overrides=request.overrides), layouts)
-        for setting, variant, seed in cells
+        for setting, variant, seed in places
     ]
-    runs = plan_sweep(recipes, store, also=also)
-    wanted = tuple(
-        Wanted(setting=setting, variant=variant, run=run)
-        for (setting, variant, _), run in zip(cells, runs, strict=True)
-    )
-    return Plan(request=request, study=study, paper=paper, settings=tuple(settings), wanted=wanted)
+    cells: dict[tuple[Setting, str], list[PlannedRun]] = {}
+    for (setting, variant, _), run in zip(places, plan_sweep(recipes, store, also=also), strict=True):
+        cells.setdefault((setting, variant), []).append(run)
+    return TablePlan(request=request, study=study, paper=paper, settings=tuple(settings), cells=cells)
 
 
 def _timed(recipe: Recipe, layouts: Mapping[str, Layout]) -> Recipe:
     """The recipe with its times worked out, so that its key needs no data; as it is where it has another task."""
     name = recipe.task.name
     return resolve_times(recipe, lambda: layouts[name]) if name in layouts else recipe
-
-
-def estimate_table(plan: Plan) -> dict[str, float]:
-    """Wall seconds that each run still to do will take here, by name; an interrupted one is counted whole."""
-    return dict(zip([run.name for run in plan.to_do], estimate([run.recipe for run in plan.to_do]), strict=True))
-
-
-def estimate_text(seconds: Mapping[str, float], jobs: int = 1) -> str:
-    """About how long the runs will take, and what that rests on."""
-    if not seconds:
-        return "Nothing to run."
-    total = sum(seconds.values())
-    span = dict.fromkeys(format_duration(pick(seconds.values())) for pick in (min, max))
-    at_once = f", at best {format_duration(total / jobs)} with {jobs} at once" if jobs > 1 else ""
-    return (
-        f"About {format_duration(total)} of computing{at_once}; {' to '.join(span)} a run. Assumed: a client's task "
-        "and an evaluation take as long as just now on this device, updates come as the time model has them with no "
-        "client restored, nothing else takes time."
-    )

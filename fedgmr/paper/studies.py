@@ -1,54 +1,81 @@
-"""Which runs each of the paper's tables is made of, and how they are arranged.
+"""Studies: the tables that are made of runs, with the recipes they need and the arrangement of their numbers.
 
-A table that is trained is a `Study`; `ims-cost` and `communication` are computed without runs (`ims_cost.py`,
-`communication.py`). Read next: `making.py`, from a study to a table.
+Most have one block per heterogeneity, with variants down and tasks and splits across; the classes below `Study` are
+arranged in another way. `growth.py` has one more. Read next: `planning.py`, which has the list of all tables.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from fedgmr.methods import PAPER, named_method
-from fedgmr.paper.arrangement import (
-    Findings,
-    baseline_blocks,
-    grid_blocks,
-    patience_blocks,
-    plugin_blocks,
-)
-from fedgmr.paper.density_growth import growth_blocks, growth_notes, growth_recipe, growth_variants
-from fedgmr.paper.grid import TASKS, Setting, recipe_for
+from fedgmr.paper.accuracy import accuracy_at_t_star, mean_relative_improvement
+from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, recipe_for
 from fedgmr.paper.numbers import Paper
-from fedgmr.paper.tables import Block
+from fedgmr.paper.tables import Block, Cell, Measure
 from fedgmr.recipe import Recipe
+from fedgmr.reporting.rundir import Run
 
-PATIENCES, PATIENCES_SHORT = (3, 5, 10, 20), (1, 2, 3)
-COMPUTED = ("ims-cost", "communication")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _AT_T_STAR = (
     "Test accuracy (%) at t*: mean of the 10 evaluations before and the 10 after it, ± their standard deviation."
 )
 
 
-class RecipeOf(Protocol):
-    """Makes the recipe of a variant at a setting."""
+@dataclass(frozen=True, kw_only=True)
+class CellRuns:
+    """The finished runs of a variant at a setting, one per seed, or why there are none."""
 
-    def __call__(self, setting: Setting, variant: str, *, seed: int, short: bool, overrides: Sequence[str]) -> Recipe:
-        """`seed` is counted from the recipe's own."""
-        ...
+    runs: tuple[Run, ...] = ()
+    absent: str = "missing"
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether the data of any of them stands in for other data."""
+        return any(run.summary.get("stand_in") for run in self.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRuns:
+    """The runs of a study that are finished, by cell."""
+
+    key: str  # of the table in paper.yaml
+    paper: Paper
+    settings: Sequence[Setting]
+    rows: Mapping[str, str]  # titles by variant
+    cells: Mapping[tuple[Setting, str], CellRuns]
+
+    def measure(self, setting: Setting, variant: str) -> Measure | None:
+        """Our accuracy at t*."""
+        runs = self.cells[setting, variant].runs
+        return accuracy_at_t_star(runs, self.paper, setting.task) if runs else None
+
+    def cell(self, setting: Setting, variant: str, theirs: Measure | None) -> Cell:
+        """Our accuracy beside `theirs`."""
+        found = self.cells[setting, variant]
+        return Cell(ours=self.measure(setting, variant), paper=theirs, absent=found.absent, stand_in=found.stand_in)
+
+    def stand_in(self, setting: Setting) -> bool:
+        """Whether any number of this setting is of data that stands in for other data."""
+        return any(self.cells[setting, variant].stand_in for variant in self.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A table made of runs."""
+    """A table made of runs: one block per heterogeneity, variants down, tasks and splits across."""
 
     name: str
     key: str  # in paper.yaml
     title: str
+    rows: Mapping[str, str]  # titles by variant
+    short_rows: Mapping[str, str] | None = None  # where short runs have other variants
     about: str = _AT_T_STAR
-    rows: Callable[[bool], Mapping[str, str]]  # whether short -> title by variant
-    arrange: Callable[[Findings], tuple[Block, ...]] = grid_blocks
-    remarks: Callable[[Findings], list[str]] = lambda findings: []
-    recipe: RecipeOf = recipe_for
+    at_t_star: bool = True
+
+    def variants(self, *, short: bool) -> Mapping[str, str]:
+        """Variants and their titles."""
+        return self.short_rows if short and self.short_rows is not None else self.rows
 
     def settings(self, paper: Paper) -> list[Setting]:
         """The settings of the paper's table."""
@@ -56,89 +83,116 @@ class Study:
             return paper.settings(self.key)
         return [Setting(task=task, heterogeneity="high", split="noniid") for task in TASKS]
 
+    def recipe(self, setting: Setting, variant: str, *, seed: int, short: bool, overrides: Sequence[str]) -> Recipe:
+        """The recipe of a variant at a setting; `seed` is counted from the recipe's own."""
+        return recipe_for(setting, variant, seed=seed, short=short, overrides=overrides)
 
-def _titled(names: Sequence[str]) -> Callable[[bool], Mapping[str, str]]:
-    return lambda short: {name: named_method(name).title for name in names}
+    def blocks(self, runs: StudyRuns) -> tuple[Block, ...]:
+        """Arrange the numbers."""
+        blocks = []
+        for heterogeneity, title in HETEROGENEITIES.items():
+            settings = [setting for setting in runs.settings if setting.heterogeneity == heterogeneity]
+            cells = {
+                (name, setting.title): runs.cell(setting, variant, runs.paper.accuracy(runs.key, setting, variant))
+                for setting in settings
+                for variant, name in runs.rows.items()
+            }
+            columns = tuple(setting.title for setting in settings)
+            if settings:
+                blocks.append(Block(title=title, rows=tuple(runs.rows.values()), columns=columns, cells=cells))
+        return tuple(blocks)
 
+    def notes(self, runs: StudyRuns) -> list[str]:
+        """Sentences on what the numbers say."""
+        return []
 
-def _patience_rows(short: bool) -> Mapping[str, str]:
-    values = PATIENCES_SHORT if short else PATIENCES
-    return {"fedgmr_without_restoration": "w/o GMR"} | {f"fedgmr/patience={n}": f"patience {n}" for n in values}
-
-
-_AGGREGATIONS = {
-    "fedgmr": "GMR + MA",
-    "fedgmr/ga": "GMR + GA",
-    "fedgmr/fa": "GMR + FA",
-    "fedgmr_without_restoration": "w/o GMR + MA",
-    "fedgmr_without_restoration/ga": "w/o GMR + GA",
-    "fedgmr_without_restoration/fa": "w/o GMR + FA",
-}
-_ABLATIONS = {
-    "fedgmr": "FedGMR",
-    "fedgmr_without_asynchrony": "w/o Asyn",
-    "fedgmr_without_restoration": "w/o GMR",
-    "fedgmr_without_buffer": "w/o Buff",
-    "fedgmr_without_ims": "w/o IMS",
-    "fedgmr_without_buffer_and_ims": "w/o (Buff, IMS)",
-}
-_FIXED_TIME = {
-    "fedgmr": "GMR (ES)",
-    "fedgmr/fixed_time": "GMR (Fixed)",
-    "fedgmr_without_asynchrony": "w/o Asyn",
-    "fedgmr_without_restoration": "w/o GMR",
-}
-_PLUGGED = [
-    f"{base}{step}" for base in ("heterofl", "fjord", "fedrolex", "fiarse") for step in ("", "+aux", "+aux+gmr")
-]
+    def figures(self, runs: StudyRuns) -> "dict[str, Figure]":
+        """Figures by file name."""
+        return {}
 
 
-def studies() -> dict[str, Study]:
-    """By name."""
-    every = (
-        Study(
-            name="baselines",
-            key="baselines",
-            title="FedGMR and the baselines",
-            rows=_titled(PAPER),
-            arrange=baseline_blocks,
-        ),
-        Study(
-            name="aggregation",
-            key="aggregation",
-            title="Rules of aggregation with and without GMR",
-            rows=lambda short: _AGGREGATIONS,
-        ),
-        Study(name="ablation", key="ablation", title="FedGMR without its parts", rows=lambda short: _ABLATIONS),
-        Study(
-            name="plugin",
-            key="plugin",
-            title="GMR plugged into other methods",
-            rows=_titled(_PLUGGED),
-            arrange=plugin_blocks,
-        ),
-        Study(
-            name="patience",
-            key="patience",
-            title="FedGMR by patience",
-            rows=_patience_rows,
-            arrange=patience_blocks,
-        ),
-        Study(
-            name="fixed-time",
-            key="fixed_time",
-            title="Restoration by saturation and at fixed times",
-            rows=lambda short: _FIXED_TIME,
-        ),
-        Study(
-            name="density-growth",
-            key="density_growth",
-            title="Growth of accuracy by density",
-            about="Points of accuracy per 100 merges in three stages of a run, every client at the same fixed density.",
-            rows=lambda short: growth_variants(),
-            arrange=growth_blocks,
-            remarks=growth_notes,
-            recipe=growth_recipe,
-        ),
-    )
-    return {study.name: study for study in every}
+class BaselineStudy(Study):
+    """A last row has the mean relative improvement of FedGMR over the others."""
+
+    def blocks(self, runs: StudyRuns) -> tuple[Block, ...]:
+        """Arrange the numbers."""
+        blocks, last = [], "MRI of FedGMR (%)"
+        for block in super().blocks(runs):
+            here = [s for s in runs.settings if HETEROGENEITIES[s.heterogeneity] == block.title]
+            cells = {**block.cells, **{(last, setting.title): self._improvement(runs, setting) for setting in here}}
+            blocks.append(replace(block, rows=(*block.rows, last), cells=cells, uncoloured=(last,)))
+        return tuple(blocks)
+
+    def _improvement(self, runs: StudyRuns, setting: Setting) -> Cell:
+        measures = {variant: runs.measure(setting, variant) for variant in runs.rows}
+        means = {variant: measure.mean for variant, measure in measures.items() if measure is not None}
+        ours = None
+        if len(means) == len(runs.rows) and all(means.values()):
+            ours = Measure(mean=mean_relative_improvement(means))
+        return Cell(ours=ours, paper=runs.paper.mri(setting), stand_in=runs.stand_in(setting))
+
+
+class PluginStudy(Study):
+    """Methods down, the steps of the plug-in across."""
+
+    def blocks(self, runs: StudyRuns) -> tuple[Block, ...]:
+        """Arrange the numbers."""
+        steps = {"": "original", "+aux": "+Aux", "+aux+gmr": "+Aux+GMR"}
+        cells, rows = {}, []
+        (setting,) = runs.settings
+        for variant, title in runs.rows.items():
+            _, plus, suffix = variant.partition("+")
+            row = title.partition("+")[0]
+            rows.append(row)
+            theirs = runs.paper.accuracy(runs.key, setting, variant)
+            cells[row, steps[plus + suffix]] = runs.cell(setting, variant, theirs)
+        return (
+            Block(
+                title=setting.long_title,
+                rows=tuple(dict.fromkeys(rows)),
+                columns=tuple(steps.values()),
+                cells=cells,
+                column_name="step",
+            ),
+        )
+
+
+class PatienceStudy(Study):
+    """Tasks across; without restoration, every patience (ours alone), their range and the gain of the best down."""
+
+    def blocks(self, runs: StudyRuns) -> tuple[Block, ...]:
+        """Arrange the numbers."""
+        without, *patiences = runs.rows
+        cells: dict[tuple[str, str], Cell] = {}
+        rows = {"lowest": "lowest of these", "highest": "highest of these", "gain": "best gain"}
+        for setting in runs.settings:
+            column, theirs = setting.title, runs.paper.data["patience"]["tasks"][setting.task]
+            cells[runs.rows[without], column] = runs.cell(setting, without, Measure(mean=theirs["without"]))
+            for variant in patiences:
+                cells[runs.rows[variant], column] = runs.cell(setting, variant, None)
+            ours = self._extremes(runs, setting)
+            for key, row in rows.items():
+                cells[row, column] = Cell(
+                    ours=ours.get(key), paper=Measure(mean=theirs[key]), stand_in=runs.stand_in(setting)
+                )
+        return (
+            Block(
+                title=HETEROGENEITIES[runs.settings[0].heterogeneity],
+                rows=(*runs.rows.values(), *rows.values()),
+                columns=tuple(setting.title for setting in runs.settings),
+                cells=cells,
+                row_name="FedGMR",
+                uncoloured=(rows["gain"],),
+            ),
+        )
+
+    def _extremes(self, runs: StudyRuns, setting: Setting) -> dict[str, Measure]:
+        """The range over all patiences and the gain of the best; nothing while a run is missing."""
+        base, *measures = (runs.measure(setting, variant) for variant in runs.rows)
+        means = [measure.mean for measure in measures if measure is not None]
+        if len(means) < len(measures):
+            return {}
+        numbers = {"lowest": Measure(mean=min(means)), "highest": Measure(mean=max(means))}
+        if base is not None:
+            numbers["gain"] = Measure(mean=max(means) - base.mean)
+        return numbers

@@ -87,13 +87,17 @@ def test_what_it_prints_and_its_exit_code(sweep: Command) -> None:
     ended = sweep(*words, "--methods", "fedavg,fedasync")
     assert ended.code == 3
     assert ended.out.startswith("8 runs: 4 finished, 4 to start. About ")
-    assert "going by earlier runs" in ended.out
+    assert "after a short trial" in ended.out  # FedAvg says nothing about another method
     assert ended.err.count("warning: small-fedasync-s") == 4
     assert ended.out.count("2 diverged") == 2
 
     ended = sweep(*words, "--methods", "fedavg,fedasync")
     assert ended.code == 3
     assert ended.out.splitlines()[0] == "8 runs: 4 finished, 4 diverged. Store: store"
+
+    ended = sweep(*words, "--methods", "fedavg", "--seeds", "3")
+    assert ended.out.startswith("6 runs: 4 finished, 2 to start. About ")
+    assert "going by earlier runs" in ended.out
 
 
 @pytest.mark.parametrize(

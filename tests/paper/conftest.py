@@ -11,7 +11,7 @@ import pytest
 
 from fedgmr.experiments.assembly import resolve_times
 from fedgmr.paper.grid import Setting, paper_layout, recipe_for
-from fedgmr.paper.numbers import Paper, read_paper
+from fedgmr.paper.numbers import Paper
 from fedgmr.settings.schema import plain
 from fedgmr.settings.text import dump
 from fedgmr.submodels.layout import Layout
@@ -22,7 +22,7 @@ HIGH = Setting(task="femnist", heterogeneity="high", split="noniid")
 
 @pytest.fixture(scope="session")
 def paper() -> Paper:
-    return read_paper()
+    return Paper.read()
 
 
 @cache

@@ -3,8 +3,7 @@
 import pytest
 
 from fedgmr.fleets.network import NetworkSettings
-from fedgmr.paper.communication import communication_table
-from fedgmr.paper.ims_cost import ims_cost_table, round_seconds
+from fedgmr.paper.computed import communication_table, ims_cost_table, round_seconds
 from fedgmr.paper.numbers import Paper
 from fedgmr.paper.tables import Table
 from fedgmr.submodels.layout import Layout

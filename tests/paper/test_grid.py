@@ -5,18 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedgmr.paper.grid import TASKS, Setting, chosen, paper_layout, recipe_for
-from fedgmr.settings.refusals import SettingError
+from fedgmr.paper.grid import Setting, paper_layout, recipe_for
 from fedgmr.tasks import cifar10, femnist, imagenet100, stackoverflow
 
 NONIID = Setting(task="femnist", heterogeneity="medium", split="noniid")
-
-
-def test_filters_keep_the_order_of_the_grid() -> None:
-    assert chosen("--task", "cifar10,femnist", TASKS) == ["femnist", "cifar10"]
-    assert chosen("--task", None, TASKS) == list(TASKS)
-    with pytest.raises(SettingError, match="--task is 'cifar': did you mean cifar10"):
-        chosen("--task", "cifar", TASKS)
 
 
 def test_writers_are_dealt_where_the_data_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,31 +6,39 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedgmr.experiments.estimate import Estimate
 from fedgmr.experiments.run import run_recipe
 from fedgmr.experiments.sweep import PlannedRun
 from fedgmr.methods import PAPER
-from fedgmr.paper.density_growth import DENSITIES, growth, growth_recipe
-from fedgmr.paper.making import computed_table, make_table, write_made
+from fedgmr.paper.computed import computed_table
+from fedgmr.paper.grid import Setting
+from fedgmr.paper.growth import DENSITIES, slope
+from fedgmr.paper.making import make_table
 from fedgmr.paper.numbers import Paper
-from fedgmr.paper.planning import Plan, Request, Wanted, estimate_text, plan_table, table_names
-from fedgmr.paper.studies import studies
+from fedgmr.paper.planning import COMPUTED, Request, TablePlan, plan_table, studies
+from fedgmr.paper.rendering import write_table
 from fedgmr.paper.tables import Cell, Table
+from fedgmr.recipe import Recipe
 from fedgmr.reporting.rundir import read_run
 from fedgmr.settings.refusals import SettingError
 
 from .conftest import HIGH, write_run
 
 
-def planned(request: Request, paper: Paper, directories: Mapping[str, list[Path]]) -> Plan:
+def planned(request: Request, paper: Paper, directories: Mapping[str, list[Path]]) -> TablePlan:
     """A plan of the setting High non-IID FEMNIST whose runs lie in given directories, by variant."""
     study = studies()[request.name]
-    wanted = []
-    for variant in study.rows(request.short):
+    cells: dict[tuple[Setting, str], list[PlannedRun]] = {}
+    for variant in study.variants(short=request.short):
         for number, directory in enumerate(directories.get(variant, [Path("nowhere") / variant])):
             recipe = study.recipe(HIGH, variant, seed=number, short=request.short, overrides=())
             run = PlannedRun(key=str(directory), recipe=recipe, directory=directory, status="missing")
-            wanted.append(Wanted(setting=HIGH, variant=variant, run=run))
-    return Plan(request=request, study=study, paper=paper, settings=(HIGH,), wanted=tuple(wanted))
+            cells.setdefault((HIGH, variant), []).append(run)
+    return TablePlan(request=request, study=study, paper=paper, settings=(HIGH,), cells=cells)
+
+
+def growth_recipe(variant: str, *words: str, seed: int = 0, short: bool = False) -> Recipe:
+    return studies()["density-growth"].recipe(HIGH, variant, seed=seed, short=short, overrides=words)
 
 
 def cell(table: Table, row: str, column: str = "FEMNIST non-IID") -> Cell:
@@ -130,22 +138,22 @@ def test_growth_is_the_slope_of_a_stage(tmp_path: Path) -> None:
     # 8,000 merges: 40 points in the first tenth, none later.
     accuracies = np.interp(np.arange(101), [0, 10, 100], [0.1, 0.5, 0.5])
     run = read_run(write_run(tmp_path / "run", [float(value) for value in accuracies]))
-    assert growth(run, 0.0, 0.1) == pytest.approx(40 / 8)
-    assert growth(run, 0.5, 1.0) == pytest.approx(0, abs=1e-9)
+    assert slope(run, 0.0, 0.1) == pytest.approx(40 / 8)
+    assert slope(run, 0.5, 1.0) == pytest.approx(0, abs=1e-9)
 
 
 def test_growth_recipes_differ_in_density_alone() -> None:
-    recipe = growth_recipe(HIGH, "density=0.3", seed=1, short=True, overrides=["device=cpu"])
+    recipe = growth_recipe("density=0.3", "device=cpu", seed=1, short=True)
     assert recipe.method.ladder == (0.3, 1.0)
     assert {link.density for link in recipe.fleet.resolved_links()} == {0.3}
     assert (recipe.seconds, recipe.seed, recipe.method.restoration) == (39, 1, None)
-    other = growth_recipe(HIGH, "density=1.0", seed=1, short=True, overrides=["seconds=7"])
+    other = growth_recipe("density=1.0", "seconds=7", seed=1, short=True)
     assert (other.method.ladder, other.seconds) == ((1.0,), 7)
 
 
 def test_growth_tests_the_sub_model_that_everybody_trains() -> None:
     words = ["task=e2e.tiny:dense", "partition=iid", "seconds=12", "training.batch_size=10", "method.interval=5"]
-    result = run_recipe(growth_recipe(HIGH, "density=0.3", seed=0, short=False, overrides=words), None)
+    result = run_recipe(growth_recipe("density=0.3", *words), None)
     weights = [tensor for name, tensor in result.model.items() if name.endswith("weight")]
     kept = sum(int(tensor.count_nonzero()) for tensor in weights)
     assert kept == round(0.3 * (16 * 16 + 16 * 4))
@@ -163,7 +171,7 @@ def test_growth_has_a_figure_and_says_what_the_paper_says(tmp_path: Path, paper:
     table = make_table(plan)
     expected = "fastest at density 0.3 in the early stage (paper: up to 0.4) and at density 1 in the late one"
     assert any(expected in note for note in table.notes)
-    page = write_made(plan, table, tmp_path / "out")
+    page = write_table(table, tmp_path / "out")
     assert (tmp_path / "out" / "growth-femnist.png").stat().st_size > 1000
     assert "data:image/png" in page.read_text()
 
@@ -177,11 +185,26 @@ def test_requests_that_cannot_be() -> None:
         computed_table(Request(name="ims-cost", task="femnist"))
     with pytest.raises(SettingError, match="method=fedavg has no effect"):
         computed_table(Request(name="communication", overrides=("method=fedavg",)))
-    assert len(table_names()) == 9
+    assert len([*studies(), *COMPUTED]) == 9
 
 
-def test_estimates_are_told_in_words() -> None:
-    assert estimate_text({}) == "Nothing to run."
-    text = estimate_text({"a": 60.0, "b": 100.0}, jobs=2)
-    assert text.startswith("About 3 min of computing, at best 80 s with 2 at once; 60 s to 2 min a run. Assumed: ")
-    assert "; 60 s a run." in estimate_text({"a": 60.0, "b": 60.0})
+def test_filters_keep_the_order_of_the_grid(paper: Paper) -> None:
+    study = studies()["baselines"]
+    chosen = Request(name="baselines", task="cifar10,femnist", heterogeneity="high", split="iid")
+    assert [setting.task for setting in chosen.settings(study, paper)] == ["femnist", "cifar10"]
+    assert Request(name="baselines").settings(study, paper) == study.settings(paper)
+    with pytest.raises(SettingError, match="--task is 'cifar': did you mean cifar10"):
+        Request(name="baselines", task="cifar").settings(study, paper)
+
+
+def test_estimates_are_told_in_words(paper: Paper) -> None:
+    plan = planned(Request(name="ablation"), paper, {})
+
+    def text(*seconds: float | None, timed: bool = True, jobs: int = 1) -> str:
+        return plan.estimate_text(Estimate(seconds=dict(zip("ab", seconds, strict=False)), timed=timed), jobs)
+
+    assert text() == "Nothing to run."
+    assert text(60.0, None) == "How long it takes is not known."
+    expected = "About 3 min of computing, at best 80 s with 2 at once; 60 s to 2 min a run. Assumed: "
+    assert text(60.0, 100.0, jobs=2).startswith(expected)
+    assert text(60.0, 60.0, timed=False) == "About 2 min of computing; 60 s a run, going by earlier runs."

@@ -3,8 +3,8 @@
 import pytest
 
 from fedgmr.methods import PAPER
+from fedgmr.paper.accuracy import mean_relative_improvement
 from fedgmr.paper.grid import TASKS, Setting, has_recipe, recipe_for
-from fedgmr.paper.measurement import mean_relative_improvement
 from fedgmr.paper.numbers import Paper
 
 TABLES = {"baselines": 7 * 24, "aggregation": 6 * 24, "ablation": 6 * 24, "plugin": 12, "fixed_time": 16}

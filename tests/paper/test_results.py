@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 
 from fedgmr.paper.grid import Setting
+from fedgmr.paper.kept_runs import KeptRun
 from fedgmr.paper.numbers import Paper
-from fedgmr.paper.placement import place_run
-from fedgmr.paper.ranking import Ranked, ranking_lines
 from fedgmr.paper.results import results_document
-from fedgmr.paper.tables import Measure
 from fedgmr.settings.refusals import SettingError
 
 from .conftest import HIGH, write_run
@@ -20,23 +18,23 @@ IID = Setting(task="cifar10", heterogeneity="low", split="iid")
 def test_a_run_finds_its_cell(tmp_path: Path, paper: Paper) -> None:
     variants = ("fedgmr", "fedgmr/ga", "fedgmr/fixed_time", "fedgmr_without_restoration/fa", "fjord+aux")
     for number, variant in enumerate(variants):
-        placed = place_run(write_run(tmp_path / str(number), [0.5] * 3, variant=variant), paper)
-        assert placed is not None
-        assert (placed.setting, placed.variant, dict(placed.differences)) == (HIGH, variant, {})
-    placed = place_run(write_run(tmp_path / "iid", [0.5] * 3, setting=IID), paper)
-    assert placed is not None
-    assert placed.setting == IID
+        kept = KeptRun.read(write_run(tmp_path / str(number), [0.5] * 3, variant=variant), paper)
+        assert kept is not None
+        assert (kept.setting, kept.variant, dict(kept.differences)) == (HIGH, variant, {})
+    kept = KeptRun.read(write_run(tmp_path / "iid", [0.5] * 3, setting=IID), paper)
+    assert kept is not None
+    assert kept.setting == IID
 
 
 def test_what_differs_is_named(tmp_path: Path, paper: Paper) -> None:
     words = ["method.restoration.patience=10", "device=cuda", "execution.executor=graphed", "task.options.root=~/data"]
-    placed = place_run(write_run(tmp_path / "tuned", [0.5] * 3, overrides=words), paper)
-    assert placed is not None
-    assert (placed.changes, placed.faithful) == ("method.restoration.patience=10", True)
+    kept = KeptRun.read(write_run(tmp_path / "tuned", [0.5] * 3, overrides=words), paper)
+    assert kept is not None
+    assert (kept.changes, kept.faithful) == ("method.restoration.patience=10", True)
     words = ["training.learning_rate=0.1", "partition.alpha=0.1", "method.coordination.period=9.5"]
-    placed = place_run(write_run(tmp_path / "other", [0.5] * 3, overrides=words), paper)
-    assert placed is not None
-    assert (placed.changes, placed.faithful) == ("training.learning_rate=0.1, partition.alpha=0.1", False)
+    kept = KeptRun.read(write_run(tmp_path / "other", [0.5] * 3, overrides=words), paper)
+    assert kept is not None
+    assert (kept.changes, kept.faithful) == ("training.learning_rate=0.1, partition.alpha=0.1", False)
 
 
 def test_document(tmp_path: Path) -> None:
@@ -122,6 +120,6 @@ def test_nothing_to_tell(tmp_path: Path) -> None:
         results_document(tmp_path)
 
 
-def test_one_method_has_no_ranking() -> None:
-    only = Ranked(key="a", title="A", ours=Measure(mean=1.0), paper=Measure(mean=2.0))
-    assert ranking_lines([only]) == []
+def test_one_method_has_no_ranking(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.8] * 101)
+    assert "ranking" not in results_document(tmp_path).partition("## FEMNIST")[2]

@@ -3,22 +3,13 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fedgmr.paper.heatmap import write_table
-from fedgmr.paper.tables import (
-    Block,
-    Cell,
-    Measure,
-    Table,
-    latex_escape,
-    table_csv,
-    table_latex,
-    table_markdown,
-    table_text,
-)
+from fedgmr.paper.rendering import table_text, write_table
+from fedgmr.paper.tables import Block, Cell, Measure, Table
 
 CELLS = {
     ("FedGMR", "A"): Cell(
@@ -33,6 +24,11 @@ BLOCK = Block(title="High", rows=("FedGMR", "FedAvg"), columns=("A", "B"), cells
 @pytest.fixture
 def table() -> Table:
     return Table(name="baselines", title="Methods & all", about="About.", blocks=(BLOCK,), notes=("a note",))
+
+
+def written(table: Table, folder: Path, kind: str) -> str:
+    write_table(table, folder)
+    return (folder / f"table.{kind}").read_text()
 
 
 def test_text(table: Table) -> None:
@@ -51,23 +47,25 @@ def test_text(table: Table) -> None:
     ]
 
 
-def test_short_tables_say_so_in_every_form(table: Table) -> None:
+def test_short_tables_say_so_in_every_form(table: Table, tmp_path: Path) -> None:
     short = Table(**{**table.__dict__, "short": True, "comparable": False})
-    for form in (table_text, table_markdown, table_latex):
-        assert "short" in form(short)
-        assert "ours (short)" in form(short)
-        assert "not comparable" in form(short)
-        assert "short" not in form(table)
-    assert [row["short"] for row in csv.DictReader(io.StringIO(table_csv(short)))] == ["1", "1", "1"]
+    texts = [(table_text(short), table_text(table))]
+    texts += [(written(short, tmp_path, kind), written(table, tmp_path, kind)) for kind in ("md", "tex", "html")]
+    for marked, plain in texts:
+        assert "ours (short)" in marked
+        assert "not comparable" in marked
+        assert "short" not in plain
+    assert [row["short"] for row in csv.DictReader(io.StringIO(written(short, tmp_path, "csv")))] == ["1", "1", "1"]
 
 
-def test_markdown(table: Table) -> None:
-    assert "| A | FedGMR | 81.20 ± 0.30 (2 seeds: ± 0.45)† | 81.68 ± 0.28 | -0.48 |" in table_markdown(table)
-    assert table_markdown(table, level=2).startswith("## Methods & all\n")
+def test_markdown(table: Table, tmp_path: Path) -> None:
+    text = written(table, tmp_path, "md")
+    assert "| A | FedGMR | 81.20 ± 0.30 (2 seeds: ± 0.45)† | 81.68 ± 0.28 | -0.48 |" in text
+    assert text.startswith("# Methods & all\n\nAbout.\n\n## High\n")
 
 
-def test_csv_has_whole_numbers(table: Table) -> None:
-    first, second, third = csv.DictReader(io.StringIO(table_csv(table)))
+def test_csv_has_whole_numbers(table: Table, tmp_path: Path) -> None:
+    first, second, third = csv.DictReader(io.StringIO(written(table, tmp_path, "csv")))
     assert (first["ours"], first["seeds_std"], first["stand_in"]) == ("81.204", "0.45", "1")
     assert float(first["difference"]) == pytest.approx(-0.476)
     assert float(first["difference_percent"]) == pytest.approx(-0.58276, abs=1e-4)
@@ -75,14 +73,13 @@ def test_csv_has_whole_numbers(table: Table) -> None:
     assert (third["paper"], third["difference"]) == ("", "")
 
 
-def test_latex(table: Table) -> None:
-    text = table_latex(table)
-    assert r"\caption{Methods \& all. High.}" in text
+def test_latex(table: Table, tmp_path: Path) -> None:
+    text = written(replace(table, title=r"Methods & {a_b} 50 %"), tmp_path, "tex")
+    assert r"\caption{Methods \& \{a\_b\} 50 \%. High.}" in text
     assert r"FedGMR & ours & $81.20 \pm 0.45$$^\dagger$ & $50.00$ \\" in text
     assert r" & paper & $81.68 \pm 0.28$ & -- \\" in text
     assert r" & difference & -0.48 & - \\" in text
     assert text.count(r"\begin{tabular}") == text.count(r"\bottomrule") == 1
-    assert latex_escape("50 % & {a_b}") == r"50 \% \& \{a\_b\}"
 
 
 def test_relative_differences() -> None:

@@ -1,10 +1,9 @@
 """MANY RUNS: a set of recipes, done once each, however often and wherever it is asked for."""
 
-from fedgmr.experiments.sweep.estimate import describe_plan, estimate_sweep
 from fedgmr.experiments.sweep.grid import grid_points
 from fedgmr.experiments.sweep.keys import recipe_key
 from fedgmr.experiments.sweep.perform import check_jobs, exit_code, perform_sweep, run_sweep
-from fedgmr.experiments.sweep.plan import PlannedRun, find_finished, plan_sweep
+from fedgmr.experiments.sweep.plan import PlannedRun, describe_plan, find_finished, plan_sweep
 from fedgmr.experiments.sweep.work import Outcome, SweepWatcher
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "SweepWatcher",
     "check_jobs",
     "describe_plan",
-    "estimate_sweep",
     "exit_code",
     "find_finished",
     "grid_points",

@@ -5,6 +5,7 @@ with another or nested. Read `perform.py` next.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,14 @@ def plan_sweep(recipes: Sequence[Recipe], store: Path, *, also: Sequence[Path] =
 
 
 _RANKS: dict[Status, int] = {"finished": 0, "diverged": 1, "interrupted": 2, "missing": 3}
+
+
+def describe_plan(runs: Sequence[PlannedRun]) -> str:
+    """How many runs there are and how far they are, in a sentence."""
+    statuses = Counter({run.key: run.status for run in runs}.values())
+    words = {status: "to start" if status == "missing" else status for status in _RANKS}
+    parts = [f"{statuses[status]} {word}" for status, word in words.items() if statuses[status]]
+    return f"{statuses.total()} run{'' if statuses.total() == 1 else 's'}: {', '.join(parts)}."
 
 
 def find_finished(recipes: Sequence[Recipe], stores: Sequence[Path]) -> dict[str, Path]:

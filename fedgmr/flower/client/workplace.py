@@ -14,7 +14,7 @@ import torch
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.experiments.assembly import make_plan, make_task, measured, usable_device
+from fedgmr.experiments.assembly import make_plan, make_task, measured, resolve_device, usable_device
 from fedgmr.experiments.dealing import deal, hold_out
 from fedgmr.experiments.workshop import Workshop
 from fedgmr.flower.answers import Hello
@@ -61,10 +61,7 @@ class Workplace:
     @cached_property
     def device(self) -> torch.device:
         """The node's, not the server's."""
-        wanted = str(self.node.get("device", "auto"))
-        if wanted == "auto":
-            wanted = "cuda" if torch.cuda.is_available() else "cpu"
-        return usable_device(wanted)
+        return usable_device(resolve_device(str(self.node.get("device", "auto"))))
 
     @cached_property
     def task(self) -> Task:

@@ -1,8 +1,7 @@
-"""From runs to numbers: accuracy at t* as the paper measures it, and the mean relative improvement.
+"""Accuracy as the paper measures it, and the mean relative improvement.
 
-Accuracy at t* is the mean over the 10 evaluations up to t* and the 10 after it; the deviation beside it is over these
-20 evaluations of one run, as in the paper, and another one is over seeds. A run of another length than the paper's has
-its t* at the same share of it.
+Accuracy at t* is the mean over the 10 evaluations up to t* and the 10 after it. One deviation is over these 20
+evaluations of one run, as in the paper; another one is over seeds.
 """
 
 import statistics
@@ -29,14 +28,9 @@ def evaluations_around(run: Run, t_star: float, each_side: int = WINDOW) -> NDAr
     return run.history.accuracy[middle - count : middle + count]
 
 
-def t_star_of(run: Run, paper: Paper, task: str) -> float:
-    """The moment of this run that corresponds to the paper's t*."""
-    return paper.t_star(task) * float(run.summary["seconds"]) / paper.seconds(task)
-
-
 def accuracy_at_t_star(runs: Sequence[Run], paper: Paper, task: str) -> Measure:
     """Mean over the runs (one per seed) in percent; deviations are sample deviations (n - 1)."""
-    windows = [100 * evaluations_around(run, t_star_of(run, paper, task)) for run in runs]
+    windows = [100 * evaluations_around(run, paper.t_star(task, run.summary["seconds"])) for run in runs]
     means = [float(window.mean()) for window in windows]
     within = [float(window.std(ddof=1)) for window in windows if len(window) > 1]
     return Measure(

@@ -1,25 +1,14 @@
-"""The page of a table: ours, the paper's and the difference as three maps of coloured cells, in one HTML file.
+"""The page of a table: our numbers, the paper's and the difference as three maps of coloured cells, in one HTML file.
 
-Values are coloured within their column, since tasks differ, ours and the paper's alike; differences on one scale around
-zero, blue above the paper's number and orange below, colours that colour-blind readers can tell apart. Read next:
-`report.py`, the parts all pages are made of.
+Values are coloured within their column, ours and the paper's alike, because tasks differ. Differences are coloured on
+one scale around zero, blue above the paper's number and orange below; colour-blind readers can tell them apart.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import escape
-from pathlib import Path
 
-from fedgmr.files import write_atomic
-from fedgmr.paper.tables import (
-    STAND_IN_MARK,
-    Block,
-    Cell,
-    Table,
-    table_csv,
-    table_latex,
-    table_markdown,
-)
-from fedgmr.reporting.report import notice, page
+from fedgmr.paper.tables import STAND_IN_MARK, Block, Cell, Table
+from fedgmr.reporting.report import figure, notice, page
 
 _LOW, _HIGH = (247, 251, 255), (66, 146, 198)
 _BELOW, _MIDDLE, _ABOVE = (230, 126, 34), (248, 248, 248), (33, 113, 181)
@@ -28,16 +17,8 @@ _STYLE = """<style>.heat td { border: 1px solid var(--paper); color: #111; text-
 .heat td.none { color: inherit; }</style>"""
 
 
-def write_table(table: Table, directory: Path) -> Path:
-    """Write `table.csv`, `table.md`, `table.tex` and `table.html` into `directory`; returns the page."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, text in (("csv", table_csv(table)), ("md", table_markdown(table)), ("tex", table_latex(table))):
-        write_atomic(directory / f"table.{name}", text)
-    write_atomic(directory / "table.html", page(table.heading, _body(table)))
-    return directory / "table.html"
-
-
-def _body(table: Table) -> str:
+def table_page(table: Table, images: Mapping[str, bytes]) -> str:
+    """The page with the table's figures, which are given as PNG images."""
     parts = [_STYLE, f"<header><h1>{escape(table.heading)}</h1>\n<p>{escape(table.about)}</p></header>"]
     if not table.comparable:
         parts.append(notice("These runs do not have the paper's length or settings: differences are not comparable."))
@@ -46,17 +27,20 @@ def _body(table: Table) -> str:
         parts += [f"<h2>{escape(block.title)}</h2>"] if block.title else []
         for name, kind in zip(table.headers, ("ours", "paper", "difference"), strict=True):
             parts += [f"<h3>{escape(name)}</h3>", _map(block, kind)]
-    for heading, html in table.extra.items():
-        parts += [f"<h2>{escape(heading)}</h2>", html]
+    if images:
+        caption = "Growth of accuracy by density, by stage of training."
+        parts += ["<h2>Figures</h2>", *(figure(image, caption) for image in images.values())]
     if table.notes:
         items = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
         parts += ["<h2>Notes</h2>", f'<ul class="soft">{items}</ul>']
-    return "\n".join(parts)
+    return page(table.heading, "\n".join(parts))
 
 
 def _map(block: Block, kind: str) -> str:
     texts: dict[str, Callable[[Cell], str]] = {
-        "ours": lambda cell: _ours(block, cell),
+        "ours": lambda cell: (
+            block.compact_text(cell.ours) + (STAND_IN_MARK if cell.stand_in else "") if cell.ours else cell.absent
+        ),
         "paper": lambda cell: "-" if cell.paper is None else block.compact_text(cell.paper),
         "difference": block.difference_text,
     }
@@ -74,12 +58,6 @@ def _map(block: Block, kind: str) -> str:
         lines.append(f'<tr><th scope="row">{escape(row)}</th>{"".join(cells)}</tr>\n')
     table = f'<table class="heat"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
     return f'<div class="wide">{table}</div>'
-
-
-def _ours(block: Block, cell: Cell) -> str:
-    if cell.ours is None:
-        return cell.absent
-    return block.compact_text(cell.ours) + (STAND_IN_MARK if cell.stand_in else "")
 
 
 def _scale(block: Block, column: str) -> tuple[float, float]:

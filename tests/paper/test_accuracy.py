@@ -3,11 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgmr.paper.measurement import (
+from fedgmr.paper.accuracy import (
     accuracy_at_t_star,
     evaluations_around,
     mean_relative_improvement,
-    t_star_of,
 )
 from fedgmr.paper.numbers import Paper
 from fedgmr.reporting.rundir import read_run
@@ -18,7 +17,7 @@ from .conftest import write_run
 def test_ten_evaluations_before_t_star_and_ten_after(tmp_path: Path, paper: Paper) -> None:
     # Evaluations at 0, 800, 1600, ...; 70,000 s lies between number 87 (69,600 s) and 88 (70,400 s).
     run = read_run(write_run(tmp_path / "run", [number / 1000 for number in range(101)]))
-    assert t_star_of(run, paper, "femnist") == 70_000
+    assert paper.t_star("femnist", run.summary["seconds"]) == 70_000
     assert evaluations_around(run, 70_000) == pytest.approx(np.arange(78, 98) / 1000)
     assert evaluations_around(run, 69_600) == pytest.approx(np.arange(78, 98) / 1000)  # at t* counts as before
     measure = accuracy_at_t_star([run], paper, "femnist")
@@ -29,8 +28,8 @@ def test_ten_evaluations_before_t_star_and_ten_after(tmp_path: Path, paper: Pape
 
 def test_a_short_run_has_its_t_star_at_the_same_share_and_a_smaller_window(tmp_path: Path, paper: Paper) -> None:
     run = read_run(write_run(tmp_path / "run", [0.1, 0.2, 0.3, 0.4, 0.6], short=True))
-    assert t_star_of(run, paper, "femnist") == pytest.approx(run.summary["seconds"] * 7 / 8)
-    assert list(evaluations_around(run, t_star_of(run, paper, "femnist"))) == [0.4, 0.6]
+    assert paper.t_star("femnist", run.summary["seconds"]) == pytest.approx(run.summary["seconds"] * 7 / 8)
+    assert list(evaluations_around(run, paper.t_star("femnist", run.summary["seconds"]))) == [0.4, 0.6]
     assert list(evaluations_around(run, 1e9)) == [0.6]
 
 

@@ -1,0 +1,244 @@
+"""About how long runs will take on this device, told before they start.
+
+An interrupted run is estimated by its own pace, and a run that differs from finished ones in seed or length alone by
+theirs. For any other, the time model counts the client updates as if no client were restored, and the time of one is
+measured on the real objects of a run: for every way of training (a method's sub-models) and, on a CPU, every level;
+so is part of an evaluation. Merging and recording are left out.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from fedgmr.experiments.assembly import (
+    assemble,
+    make_network,
+    make_task,
+    measured,
+    resolve,
+    resolve_device,
+    resolve_times,
+)
+from fedgmr.experiments.rundir import device_name, read_recipe
+from fedgmr.experiments.sweep.keys import recipe_key
+from fedgmr.experiments.sweep.plan import PlannedRun
+from fedgmr.experiments.sweep.processes import call_in_process
+from fedgmr.experiments.time_model import run_untrained
+from fedgmr.files import METRICS, SUMMARY, last_row, read_json
+from fedgmr.fleets.simulated import SimulatedFleet
+from fedgmr.recipe import Recipe, recipe_from
+from fedgmr.reporting.quantities import format_duration
+from fedgmr.server.coordination import Asynchronous
+from fedgmr.server.server import Server
+from fedgmr.settings.schema import plain
+from fedgmr.submodels.layout import Layout
+from fedgmr.tasks.task import Task
+
+_TICKS = 200  # merges of which the pace is counted
+_PROBED_SAMPLES = 500  # of the test set
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Wall seconds that each run will still take, by name (None where unknown), and how they were found."""
+
+    seconds: Mapping[str, float | None]
+    timed: bool  # whether tasks were timed on this device; otherwise earlier runs told
+
+    @property
+    def known(self) -> dict[str, float] | None:
+        """The seconds by name, if all are known."""
+        known = {name: seconds for name, seconds in self.seconds.items() if seconds is not None}
+        return known if len(known) == len(self.seconds) else None
+
+    def text(self, jobs: int) -> str:
+        """About how long all runs take with so many at once, in a sentence; empty where there is nothing to do."""
+        if not self.seconds:
+            return ""
+        if self.known is None:
+            return "How long it takes is not known."
+        total = max([sum(self.known.values()) / jobs, *self.known.values()])
+        basis = "after a short trial" if self.timed else "going by earlier runs"
+        at_once = f" with {jobs} at once" if jobs > 1 else ""
+        return f"About {format_duration(total)}{at_once}, {basis}."
+
+
+def estimate_runs(runs: Sequence[PlannedRun], stores: Sequence[Path]) -> Estimate:
+    """Estimate how long what is left of each planned run will take, alone on this device.
+
+    Args:
+        runs: a plan.
+        stores: directories with finished runs to go by.
+    """
+    to_do = list({run.name: run for run in runs if run.to_do}.values())
+    rates = _finished_rates(stores) if to_do else {}
+    seconds: dict[str, float | None] = {}
+    unknown = []
+    for run in to_do:
+        row = last_row(run.directory / METRICS)
+        done = float(row["seconds"]) if row else 0.0
+        found = [row["wall"] / done] if row and done > 0 else rates.get(_kind(run.recipe, _device(run.recipe)))
+        seconds[run.name] = None if found is None else mean(found) * (run.recipe.seconds - done)
+        if found is None:
+            unknown.append(run)
+    if unknown:
+        # In a process of its own, which frees what it took. Where it fails, the runs themselves will tell why.
+        timed = call_in_process(time_recipes, [plain(run.recipe) for run in unknown]) or [None] * len(unknown)
+        seconds |= zip([run.name for run in unknown], timed, strict=True)
+    return Estimate(seconds=seconds, timed=bool(unknown))
+
+
+def time_recipes(recipes: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """Wall seconds of each run; None where it cannot be made. Methods whose clients train alike are probed once."""
+    tasks: dict[str, Task] = {}
+    probes: dict[str, Probe | None] = {}
+    known: dict[str, float | None] = {}
+    seconds = []
+    for given in recipes:
+        recipe = recipe_from(given)
+        # Seeds differ in noise alone, so one of them stands for all.
+        data = plain(replace(recipe, seed=0))
+        alike = json.dumps(data, sort_keys=True)
+        if alike not in known:
+            way = json.dumps(_way(data), sort_keys=True)
+            try:
+                if way not in probes:
+                    probes[way] = None
+                    source = json.dumps(data["task"], sort_keys=True)
+                    if source not in tasks:
+                        tasks = {source: make_task(recipe)}  # one at a time in memory
+                    probes[way] = Probe.measure(recipe, tasks[source])
+                probe = probes[way]
+                known[alike] = None if probe is None else probe.run_seconds(recipe)
+            except (ValueError, OSError, ArithmeticError):
+                known[alike] = None
+        seconds.append(known[alike])
+    return seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """The parts of a run in wall seconds on this device."""
+
+    layout: Layout
+    updates: tuple[float, ...]  # a client's task at each level of the ladder
+    sample: float  # one sample of an evaluation
+    test: int  # samples of the test set
+    validation: int  # samples the server holds out
+
+    @classmethod
+    def measure(cls, recipe: Recipe, task: Task) -> "Probe":
+        """Time clients' tasks and part of an evaluation, on the device the recipe asks for."""
+        task = measured(task, recipe)
+        count = min(len(task.test[0]), _PROBED_SAMPLES)
+        small: Task = replace(task, test=(task.test[0][:count], task.test[1][:count]))
+        assembly = assemble(resolve(recipe, task), small)
+        server, executor, device = assembly.server, assembly.fleet.executor, torch.device(assembly.recipe.device)
+        tasks, levels = server.tasks(assembly.fleet.free(), 0.0), range(len(server.ladder))
+        if device.type == "cpu":
+            each = [[replace(tasks[0], level=level)] for level in levels]
+            executor.train(each[-1])  # the first time is never typical
+            updates = tuple(_wall_seconds(device, executor.train, task) for task in each)
+        else:  # works on all of them at once
+            executor.train(tasks)
+            updates = (_wall_seconds(device, executor.train, tasks) / len(tasks),) * len(levels)
+        evaluated = _wall_seconds(device, assembly.evaluator.test, server.model, server.buffers)
+        return cls(
+            layout=assembly.layout,
+            updates=updates,
+            sample=evaluated / count,
+            test=len(task.test[0]),
+            validation=len(task.hold_out(recipe.seed)[1]),
+        )
+
+    def run_seconds(self, recipe: Recipe) -> float:
+        """Wall seconds of a run: client updates, evaluations, and the validations of restoration."""
+        pace = Pace.predict(recipe, self.layout)
+        every = resolve_times(recipe, lambda: self.layout).evaluation.every_seconds
+        assert every is not None
+        evaluated = (recipe.seconds / every + 2) * self.test
+        if recipe.method.restoration is not None:
+            levels = len({link.density for link in recipe.fleet.resolved_links()} - {1.0})
+            evaluated += pace.merges / recipe.method.interval * levels * self.validation
+        trained = sum(number * took for number, took in zip(pace.updates, self.updates, strict=True))
+        return trained + evaluated * self.sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How much happens in a run."""
+
+    updates: tuple[float, ...]  # by clients of each level of the ladder
+    merges: float
+
+    @classmethod
+    def predict(cls, recipe: Recipe, layout: Layout) -> "Pace":
+        """Client updates and merges in the recipe's time budget, if no client is restored."""
+        recipe = resolve_times(recipe, lambda: layout)
+        links = recipe.fleet.resolved_links()
+        updates, merges = [0] * len(recipe.method.levels_in_ladder), 0
+
+        def count(server: Server, fleet: SimulatedFleet) -> None:
+            nonlocal merges
+            merges, updates[:] = server.tick, [0] * len(updates)
+            for level, number in zip(server.client_levels, server.updates, strict=True):
+                updates[level] += number
+
+        single = isinstance(recipe.method.coordination, Asynchronous)  # a merge is one update there
+        fleet = run_untrained(
+            layout,
+            make_network(recipe, layout, links),
+            replace(recipe.method, restoration=None),
+            ticks=_TICKS * (len(links) if single else 1),
+            seconds=recipe.seconds,
+            seed=recipe.seed,
+            after_tick=count,
+        )
+        share = recipe.seconds / fleet.now if fleet.now else 0.0
+        return cls(updates=tuple(number * share for number in updates), merges=merges * share)
+
+
+def _finished_rates(stores: Sequence[Path]) -> dict[tuple[str, str], list[float]]:
+    """Wall seconds per virtual second of the finished runs below `stores`, by kind."""
+    rates: dict[tuple[str, str], list[float]] = {}
+    for path in sorted({path.parent for store in stores for path in store.rglob(SUMMARY)}):
+        try:
+            summary = read_json(path / SUMMARY)
+            if summary["status"] == "finished":
+                kind = _kind(read_recipe(path), summary["device"])
+                rates.setdefault(kind, []).append(summary["wall_seconds"] / summary["seconds"])
+        except (ValueError, KeyError, TypeError, OSError):  # not a run; a plan names those it cannot read
+            continue
+    return rates
+
+
+def _kind(recipe: Recipe, device: str) -> tuple[str, str]:
+    """Equal for runs that differ in seed and length alone, on the same kind of device."""
+    return recipe_key(replace(recipe, seed=0, seconds=1.0)), device
+
+
+def _device(recipe: Recipe) -> str:
+    device = resolve_device(recipe.device)
+    return device_name(device) if torch.cuda.is_available() or not device.startswith("cuda") else device
+
+
+def _way(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide how long a client's task and an evaluation take."""
+    method = {name: data["method"][name] for name in ("ladder", "ranking", "local")}
+    evaluation = {name: value for name, value in data["evaluation"].items() if name != "every_seconds"}
+    sections = {name: data[name] for name in ("task", "training", "device", "execution")}
+    return sections | {"method": method, "evaluation": evaluation}
+
+
+def _wall_seconds(device: torch.device, work: Callable[..., object], *arguments: object) -> float:
+    began = time.perf_counter()
+    work(*arguments)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began

@@ -1,0 +1,169 @@
+"""Kept runs in their places: which cell of the paper a run belongs to, and in which settings it differs from it.
+
+Both are read off the run's recipe. Settings that are derived (null in the shipped recipe), that name a run or that say
+how it is computed do not count. Read next: `results.py`, the document of these runs.
+"""
+
+import json
+import statistics
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedgmr.experiments.rundir import read_recipe
+from fedgmr.experiments.sweep.keys import WITHOUT_EFFECT
+from fedgmr.paper.accuracy import accuracy_at_t_star
+from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, has_recipe, recipe_for, split_alpha
+from fedgmr.paper.numbers import ACCURACY_TABLES, Paper
+from fedgmr.paper.tables import Cell, Measure
+from fedgmr.recipe import Recipe
+from fedgmr.reporting.rundir import Run, read_run
+from fedgmr.settings.schema import plain
+
+PATIENCE = "method.restoration.patience"  # the paper tunes it
+_SKIPPED = (*WITHOUT_EFFECT, "seed", "short", "partition", "method.title")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptRun:
+    """A run and its cell of the paper's tables."""
+
+    run: Run
+    setting: Setting
+    variant: str
+    differences: Mapping[str, Any]  # settings that are not the cell's own, by dotted key
+    split: str  # how the data was dealt
+
+    @classmethod
+    def read(cls, directory: Path, paper: Paper) -> "KeptRun | None":
+        """Read a run directory; None where the run belongs to no cell."""
+        recipe = read_recipe(directory)
+        if recipe.task.name not in TASKS or recipe.fleet.name not in HETEROGENEITIES:
+            return None
+        if not has_recipe(recipe.task.name, short=recipe.short):
+            return None
+        split = "iid" if recipe.partition.kind == "iid" else "noniid"
+        setting = Setting(task=recipe.task.name, heterogeneity=recipe.fleet.name, split=split)
+        candidates = dict.fromkeys(v for table in ACCURACY_TABLES for v in paper.variants(table))
+        matches = [
+            (variant, dict(_differences(setting, variant, recipe)))
+            for variant in candidates
+            if variant.partition("/")[0] == recipe.method.name
+        ]
+        if not matches:
+            return None
+        variant, differences = min(matches, key=lambda match: len(match[1]))
+        alpha = getattr(recipe.partition, "alpha", None)
+        dealt = recipe.partition.kind if alpha is None else f"{recipe.partition.kind} {alpha:g}"
+        return cls(run=read_run(directory), setting=setting, variant=variant, differences=differences, split=dealt)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.run.summary["seed"])
+
+    @property
+    def short(self) -> bool:
+        """Whether the run is a shortened one."""
+        return bool(self.run.summary.get("short"))
+
+    @property
+    def stand_in(self) -> str:
+        """The sentence about data that stands in for other data; empty where it does not."""
+        return str(self.run.summary.get("stand_in") or "")
+
+    @property
+    def wall_seconds(self) -> float:
+        """How long it took to compute."""
+        return float(self.run.summary.get("wall_seconds") or 0.0)
+
+    @property
+    def faithful(self) -> bool:
+        """Whether the run has the paper's settings, but for the patience."""
+        return not set(self.differences) - {PATIENCE}
+
+    @property
+    def changes(self) -> str:
+        """The differences for people."""
+        return ", ".join(f"{key}={json.dumps(value)}" for key, value in self.differences.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRow:
+    """The runs of one variant with the same settings, one per seed, and their accuracy beside the paper's."""
+
+    runs: tuple[KeptRun, ...]
+    ours: Measure
+    paper: Measure | None
+
+    @classmethod
+    def group(cls, kept: Iterable[KeptRun], setting: Setting, paper: Paper) -> "list[ResultRow]":
+        """One row per variant and settings, the best first."""
+        groups: dict[tuple[str, str, str, str], dict[int, KeptRun]] = {}
+        for entry in kept:
+            key = (entry.variant, entry.changes, entry.split, entry.stand_in)
+            groups.setdefault(key, {}).setdefault(entry.seed, entry)
+        rows = []
+        for by_seed in groups.values():
+            runs = tuple(by_seed[seed] for seed in sorted(by_seed))
+            ours = accuracy_at_t_star([entry.run for entry in runs], paper, setting.task)
+            rows.append(cls(runs=runs, ours=ours, paper=paper.first_accuracy(setting, runs[0].variant)))
+        return sorted(rows, key=lambda row: -row.ours.mean)
+
+    @property
+    def variant(self) -> str:
+        """The variant as it is written in `paper.yaml`."""
+        return self.runs[0].variant
+
+    @property
+    def title(self) -> str:
+        """The variant for people."""
+        method, *changes = self.variant.split("/")
+        title = self.runs[0].run.title
+        return f"{title}, {', '.join(change.upper() for change in changes)}" if changes else title or method
+
+    @property
+    def settings(self) -> str:
+        """The settings that differ from the recipe's, for people."""
+        return self.runs[0].changes or "the recipe's settings"
+
+    @property
+    def cell(self) -> Cell:
+        """Our accuracy and the paper's as a cell of a table."""
+        return Cell(ours=self.ours, paper=self.paper, stand_in=bool(self.runs[0].stand_in))
+
+    @property
+    def seeds(self) -> set[int]:
+        """The seeds of the runs."""
+        return {entry.seed for entry in self.runs}
+
+    def validation(self, seeds: Container[int]) -> float | None:
+        """Mean accuracy of these seeds' final models on held-out samples, in percent; None where a run has none."""
+        found = [entry.run.summary.get("validation_accuracy") for entry in self.runs if entry.seed in seeds]
+        known = [100 * float(value) for value in found if value is not None]
+        return statistics.fmean(known) if known and len(known) == len(found) else None
+
+
+def _differences(setting: Setting, variant: str, recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    wanted = _flat(plain(recipe_for(setting, variant, short=recipe.short)))
+    found = _flat(plain(recipe))
+    found.pop("task.options.root", None)
+    for key in dict.fromkeys([*wanted, *found]):
+        if key.startswith(_SKIPPED) or (key in wanted and wanted[key] is None):
+            continue
+        if wanted.get(key) != found.get(key):
+            yield key, found.get(key)
+    alpha = getattr(recipe.partition, "alpha", None)
+    if alpha is not None and alpha != split_alpha(setting.task):
+        yield "partition.alpha", alpha
+
+
+def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key."""
+    if not isinstance(data, dict):
+        return {prefix: data}
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        found |= _flat(value, f"{prefix}.{name}" if prefix else name)
+    return found

@@ -1,0 +1,124 @@
+"""Tables as files: text for a terminal, Markdown, CSV, LaTeX and, by `page.py`, a page."""
+
+import contextlib
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedgmr.files import write_atomic
+from fedgmr.paper.page import table_page
+from fedgmr.paper.tables import Block, Cell, Measure, Table
+from fedgmr.reporting.plots import save_figures
+
+_IN_LATEX = str.maketrans(
+    {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "±": r"$\pm$"}
+)
+
+
+def write_table(table: Table, directory: Path) -> Path:
+    """Write `table.csv`, `table.md`, `table.tex`, `table.html` and the table's figures; returns the page."""
+    directory.mkdir(parents=True, exist_ok=True)
+    images: dict[str, bytes] = {}
+    with contextlib.suppress(ModuleNotFoundError):  # without matplotlib the table has no figures
+        images = save_figures(table.figures(), directory)
+    texts = {"csv": _csv(table), "md": _markdown(table), "tex": _latex(table), "html": table_page(table, images)}
+    for kind, text in texts.items():
+        write_atomic(directory / f"table.{kind}", text)
+    return directory / "table.html"
+
+
+def table_text(table: Table) -> str:
+    """The table for a terminal."""
+    lines = [table.heading, table.about]
+    for block in table.blocks:
+        header = [block.column_name, block.row_name, *table.headers]
+        rows = [header, *_flat(block)]
+        widths = [max(len(row[i]) for row in rows) for i in range(5)]
+        aligned = [
+            "  ".join(f"{cell:{'<' if i < 2 else '>'}{widths[i]}}" for i, cell in enumerate(row)).rstrip()
+            for row in rows
+        ]
+        aligned.insert(1, "-" * len(aligned[0]))
+        lines += ["", *([block.title] if block.title else []), *aligned]
+    return "\n".join([*lines, "", *(f"note: {note}" for note in (*table.cautions, *table.notes))]).rstrip()
+
+
+def _markdown(table: Table) -> str:
+    lines = [f"# {table.heading}", "", table.about]
+    for block in table.blocks:
+        if block.title:
+            lines += ["", f"## {block.title}"]
+        lines += ["", *markdown_rows([block.column_name, block.row_name, *table.headers], _flat(block), left=2)]
+    if notes := (*table.cautions, *table.notes):
+        lines += ["", *(f"- {note}" for note in notes)]
+    return "\n".join(lines) + "\n"
+
+
+def markdown_rows(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """The lines of a Markdown table whose first `left` columns are text and the others numbers."""
+    align = [":--" if i < left else "--:" for i in range(len(header))]
+    return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in (header, align, *rows)]
+
+
+def _csv(table: Table) -> str:
+    """The numbers unrounded, one line per cell; an empty field where there is none."""
+    names = ["table", "block", "column", "row", "ours", "ours_std", "seeds", "seeds_std", "paper", "paper_std"]
+    names += ["difference", "difference_percent", "status", "short", "stand_in", "comparable"]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(names)
+    for block in table.blocks:
+        for column, row, cell in block.filled():
+            ours, paper, difference = cell.ours, cell.paper, cell.difference
+            percent = 100 * difference / paper.mean if difference is not None and paper and paper.mean else None
+            values = [
+                *(table.name, block.title, column, row),
+                *((ours.mean, ours.std, ours.seeds, ours.seeds_std) if ours else (None,) * 4),
+                *((paper.mean, paper.std) if paper else (None, None)),
+                *(difference, percent, "" if ours else cell.absent),
+                *(int(table.short), int(cell.stand_in), int(table.comparable)),
+            ]
+            writer.writerow(["" if value is None else value for value in values])
+    return buffer.getvalue()
+
+
+def _latex(table: Table) -> str:
+    """The table for a document that uses the package booktabs: three lines per row, ours, the paper's, difference."""
+    parts = [f"% {table.heading}. {table.about}", *(f"% {note}" for note in (*table.cautions, *table.notes))]
+    for block in table.blocks:
+        columns = "l" * 2 + "r" * len(block.columns)
+        head = " & ".join(["", "", *(column.translate(_IN_LATEX) for column in block.columns)])
+        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rf"{head} \\", r"\midrule"]
+        for row in block.rows:
+            cells = [block.cells.get((row, column), Cell(absent="")) for column in block.columns]
+            kinds = (
+                [_latex_measure(block, cell.ours, cell.absent, mark=cell.stand_in) for cell in cells],
+                [_latex_measure(block, cell.paper, "--") for cell in cells],
+                [block.difference_text(cell).translate(_IN_LATEX) for cell in cells],
+            )
+            for number, (name, texts) in enumerate(zip(table.headers, kinds, strict=True)):
+                first = row.translate(_IN_LATEX) if number == 0 else ""
+                lines.append(" & ".join([first, name.translate(_IN_LATEX), *texts]) + r" \\")
+            lines.append(r"\addlinespace")
+        lines[-1] = r"\bottomrule"
+        caption = (f"{table.heading}. {block.title}".rstrip(". ") + ".").translate(_IN_LATEX)
+        parts += [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", *lines, r"\end{tabular}", r"\end{table}"]
+    return "\n".join(parts) + "\n"
+
+
+def _latex_measure(block: Block, measure: Measure | None, absent: str, *, mark: bool = False) -> str:
+    if measure is None:
+        return absent.translate(_IN_LATEX)
+    body = block.compact_text(measure).replace(",", "{,}").replace("±", r"\pm")
+    return f"${body}$" + (r"$^\dagger$" if mark else "")
+
+
+def _flat(block: Block) -> list[list[str]]:
+    """The filled cells as rows of text; a column is named in its first row."""
+    rows, last = [], None
+    for column, row, cell in block.filled():
+        shown = "" if column == last else column
+        rows.append([shown, row, block.ours_text(cell), block.measure_text(cell.paper), block.difference_text(cell)])
+        last = column
+    return rows
