@@ -26,7 +26,7 @@ from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.optimizers import SGD
 from fedgmr.training.settings import TrainingSettings
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _NAMED = ("method", "task", "fleet")  # sections for which a recipe may give the name alone
 
 
@@ -106,7 +106,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.schema_version != SCHEMA_VERSION:
-            raise ValueError(f"schema_version is {self.schema_version}: this release reads version {SCHEMA_VERSION}.")
+            fix = "; tools/rewrite_results.py rewrites kept runs" if self.schema_version < SCHEMA_VERSION else ""
+            raise ValueError(
+                f"schema_version is {self.schema_version}: this release reads version {SCHEMA_VERSION}{fix}."
+            )
         if not isfinite(self.seconds):
             raise ValueError(f"seconds is {self.seconds}: give a finite time budget.")
         if getattr(self.method.local, "distillation", False) and not isinstance(self.training.optimizer, SGD):

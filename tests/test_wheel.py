@@ -1,6 +1,7 @@
 """The wheel: what it holds, and that it works where nothing of the source tree is near. Needs no network."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,8 @@ def test_wheel_tells_its_version_and_asks_for_little(wheel: Path) -> None:
     required = [
         line.split()[1] for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra" not in line
     ]
-    assert [name.partition(">")[0].lower() for name in required] == ["torch", "numpy", "pyyaml", "matplotlib"]
+    names = [re.split("[<>=]", name)[0].lower() for name in required]
+    assert names == ["torch", "numpy", "pyyaml", "matplotlib", "rich", "safetensors"]
     assert f"\nVersion: {__version__}\n" in metadata
 
 
@@ -74,7 +76,7 @@ def test_installed_command_works_away_from_the_source(environment: Path, tmp_pat
     assert Path(place.strip()).is_relative_to(environment.parent)
     assert "quickstart" in _run(str(environment / "fedgmr"), "list", cwd=tmp_path)
     shown = _run(str(environment / "fedgmr"), "show", "quickstart", cwd=tmp_path)
-    assert shown.startswith("schema_version: 1\nname: quickstart\n")
+    assert shown.startswith("schema_version: 2\nname: quickstart\n")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.experiments.rundir import read_recipe
-from fedgmr.experiments.sweep.keys import WITHOUT_EFFECT
+from fedgmr.experiments.sweep.keys import changes_results
 from fedgmr.paper.accuracy import accuracy_at_t_star
 from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, has_recipe, recipe_for, split_alpha
 from fedgmr.paper.numbers import ACCURACY_TABLES, Paper
@@ -22,7 +22,7 @@ from fedgmr.reporting.rundir import Run, read_run
 from fedgmr.settings.schema import plain
 
 PATIENCE = "method.restoration.patience"  # the paper tunes it
-_SKIPPED = (*WITHOUT_EFFECT, "seed", "short", "partition", "method.title")
+_SKIPPED = ("seed", "short", "partition", "method.title")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def _differences(setting: Setting, variant: str, recipe: Recipe) -> Iterator[tup
     found = _flat(plain(recipe))
     found.pop("task.options.root", None)
     for key in dict.fromkeys([*wanted, *found]):
-        if key.startswith(_SKIPPED) or (key in wanted and wanted[key] is None):
+        if not changes_results(key) or key.startswith(_SKIPPED) or (key in wanted and wanted[key] is None):
             continue
         if wanted.get(key) != found.get(key):
             yield key, found.get(key)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from fedgmr.experiments.sweep.keys import WITHOUT_EFFECT
+from fedgmr.experiments.sweep.keys import changes_results
 from fedgmr.methods import PAPER, PLUGGED
 from fedgmr.recipe import Recipe, recipe_from
 from fedgmr.settings.refusals import SettingError
@@ -77,7 +77,7 @@ def _checked_axes(axes: Sequence[str]) -> list[tuple[str, list[str]]]:
             raise SettingError(f"--grid is {axis!r}: write key=value,value,...")
         if key in (other for other, _ in checked) or len(set(values)) < len(values):
             raise SettingError(f"--grid is {axis!r}: give each key once, and each of its values once.")
-        if key.partition(".")[0] in WITHOUT_EFFECT:
+        if not changes_results(key):
             raise SettingError(f"--grid is {axis!r}: {key} does not change what a run gives; set it as {key}=value.")
         checked.append((key, values))
     return checked

@@ -1,4 +1,4 @@
-"""The key of a run: a hash of the resolved recipe without what does not change the result.
+"""The key of a run: a hash of the resolved recipe without the settings that do not change the result.
 
 Two recipes with the same key give the same metrics, so a store can be asked for a run before it is started. The key
 is the same on every machine and under every version of Python. Read `plan.py` next.
@@ -9,22 +9,36 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from fedgmr.experiments.assembly import resolve_times
+from fedgmr.experiments.assembly import resolve_device, resolve_times
 from fedgmr.recipe import Recipe
 from fedgmr.settings.schema import plain
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks import BUILT_IN, named_task
+from fedgmr.training.execution import ExecutionSettings
 
-# Sections that name a run or say how it is computed, never what comes out.
-WITHOUT_EFFECT = ("name", "about", "device", "execution", "checkpoint")
+# Sections that name a run or say where it is computed, and the settings of `execution` that change the numbers.
+_WITHOUT_EFFECT = ("name", "about", "device", "checkpoint")
+_NUMBER_FORMATS = ("tf32", "autocast")
 _DIGITS = 12
 
 
+def changes_results(key: str) -> bool:
+    """Tell whether a setting, given by its dotted key, changes what a run gives."""
+    section, _, name = key.partition(".")
+    return name in _NUMBER_FORMATS if section == "execution" else section not in _WITHOUT_EFFECT
+
+
 def recipe_key(recipe: Recipe) -> str:
-    """Twelve hex digits of what decides a run's result."""
+    """Return twelve hex digits for everything that decides a run's result.
+
+    TF32 is a format of GPUs: on a CPU, where it changes nothing, any value of `tf32` counts as the default.
+    """
     options = json.dumps(recipe.task.options, sort_keys=True, default=str)
     data = plain(resolve_times(recipe, lambda: _layout(recipe.task.name, options)))
-    for section in WITHOUT_EFFECT:
+    if resolve_device(recipe.device).startswith("cpu"):
+        data["execution"]["tf32"] = ExecutionSettings().tf32
+    data["execution"] = {name: data["execution"][name] for name in _NUMBER_FORMATS}
+    for section in _WITHOUT_EFFECT:
         del data[section]
     if recipe.task.name in BUILT_IN:
         # Where the files are, not what they hold.
@@ -40,7 +54,7 @@ def _layout(name: str, options: str) -> Layout:
 
 
 def _canonical(value: Any) -> Any:
-    """Numbers as any machine writes them: 3.0 is 3, and the last bits of a derived value do not count."""
+    """Write numbers as any machine does: 3.0 is 3, and the last bits of a derived value do not count."""
     if isinstance(value, dict):
         return {str(name): _canonical(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -5,6 +5,7 @@ with another or nested. Read `perform.py` next.
 """
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -104,11 +105,11 @@ def run_status(directory: Path) -> Status:
 
 
 def _runs_below(store: Path, wanted: set[str]) -> Iterator[tuple[str, Path, Status]]:
-    """(key, directory, status) of the wanted runs below a directory; what this release cannot read is none of them."""
+    """Yield (key, directory, status) of the wanted runs below a directory; warn of those that cannot be read."""
     for path in sorted(store.rglob(RECIPE)):
         try:
             key = recipe_key(read_recipe(path.parent))
             if key in wanted:
                 yield key, path.parent, run_status(path.parent)
-        except (ValueError, OSError):
-            continue
+        except (ValueError, OSError) as error:
+            warnings.warn(f"The run in {str(path.parent)!r} cannot be read and does not count: {error}", stacklevel=2)

@@ -12,6 +12,7 @@ from experiments.sweep.runs import small
 from fedgmr import Task
 from fedgmr.experiments.assembly import make_task, resolve
 from fedgmr.experiments.sweep import keys, recipe_key
+from fedgmr.experiments.sweep.keys import changes_results
 from fedgmr.recipe import load_recipe, recipe_from
 from fedgmr.settings.schema import plain
 
@@ -26,8 +27,9 @@ def counted(seed: int = 0, size: int = 1) -> Task:
 def test_it_is_the_hash_of_the_resolved_recipe() -> None:
     recipe = small()
     data = plain(resolve(recipe, make_task(recipe)))
-    for section in ("name", "about", "device", "execution", "checkpoint"):
+    for section in ("name", "about", "device", "checkpoint"):
         del data[section]
+    data["execution"] = {"tf32": True, "autocast": "none"}
     # By hand: whole numbers without a fraction, other floats with twelve digits, keys in order, no spaces.
     text = re.sub(r"\.0(?=[],}])", "", json.dumps(data, sort_keys=True, separators=(",", ":")))
     period = data["method"]["coordination"]["period"]
@@ -38,8 +40,10 @@ def test_it_is_the_hash_of_the_resolved_recipe() -> None:
 
 def test_what_does_not_change_the_result_is_not_in_it() -> None:
     key = recipe_key(small())
-    for words in ("name=other", "about=words", "device=cpu", "execution.executor=sequential", "checkpoint.every=7"):
+    without = ("name=other", "about=words", "device=cpu", "device=cuda", "checkpoint.every=7")
+    for words in (*without, "execution.executor=sequential", "execution.slots=3", "execution.sparse=0.5"):
         assert recipe_key(small("fedgmr", words)) == key, words
+        assert not changes_results(words.partition("=")[0]), words
     resolved = resolve(small(), make_task(small()))
     assert resolved.method.coordination != small().method.coordination
     assert recipe_key(resolved) == key
@@ -61,10 +65,26 @@ def test_what_changes_the_result_is_in_it() -> None:
         "network.noise=0.5",
         "fleet.scale=0.0002",
         "participation.count=4",
+        "execution.autocast=bfloat16",
     ]
+    assert all(changes_results(word.partition("=")[0]) for word in words)
     found = [recipe_key(small()), recipe_key(small("fedavg")), *(recipe_key(small("fedgmr", word)) for word in words)]
     assert len(set(found)) == len(words) + 2
     assert all(len(key) == 12 and set(key) <= set("0123456789abcdef") for key in found)
+
+
+def test_tf32_counts_where_it_changes_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(device: str, tf32: str) -> str:
+        return recipe_key(small("fedgmr", f"device={device}", f"execution.tf32={tf32}"))
+
+    assert changes_results("execution.tf32")
+    assert key("cuda", "false") != key("cuda", "true")
+    assert key("cuda:1", "false") == key("cuda", "false")
+    assert key("cpu", "false") == key("cpu", "true") == key("cuda", "true")
+    for available, device in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr("torch.cuda.is_available", lambda available=available: available)
+        assert key("auto", "true") == key("cuda", "true")
+        assert key("auto", "false") == key(device, "false")
 
 
 def test_where_the_files_of_a_built_in_task_are_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

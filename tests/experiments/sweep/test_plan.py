@@ -1,5 +1,6 @@
 """What a store holds is found by what it says, and not done again."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -74,9 +75,13 @@ def test_runs_are_found_elsewhere_under_other_names_and_other_devices(tmp_path: 
     shutil.copytree(tmp_path / "results" / "a" / "b", tmp_path / "results" / "broken")
     (tmp_path / "results" / "broken" / "recipe.yaml").write_text("nonsense: true\n")
     (tmp_path / "store").mkdir()
-    found = find_finished([recipe, other], [tmp_path / "nothing", tmp_path / "results"])
+    broken = re.escape(str(tmp_path / "results" / "broken"))
+    sentence = rf"^The run in '{broken}' cannot be read and does not count: nonsense is not a known key: choose one of"
+    with pytest.warns(UserWarning, match=sentence):
+        found = find_finished([recipe, other], [tmp_path / "nothing", tmp_path / "results"])
     assert found == {recipe_key(recipe): tmp_path / "results" / "a" / "b"}
-    plan = plan_sweep([recipe, other], tmp_path / "store", also=[tmp_path / "results"])
+    with pytest.warns(UserWarning, match=sentence):
+        plan = plan_sweep([recipe, other], tmp_path / "store", also=[tmp_path / "results"])
     assert [run.status for run in plan] == ["finished", "missing"]
     assert plan[0].directory == tmp_path / "results" / "a" / "b"
     assert list((tmp_path / "store").iterdir()) == []

@@ -1,0 +1,124 @@
+"""Kept runs of an earlier release: rewritten once, whole, and found again by their new keys."""
+
+import importlib.util
+import os
+import re
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from experiments.sweep.runs import small
+
+from fedgmr.experiments.run import run_recipe
+from fedgmr.experiments.sweep import find_finished, recipe_key
+from fedgmr.experiments.sweep.plan import run_name
+from fedgmr.recipe import SCHEMA_VERSION
+from fedgmr.settings.text import dump, read_mapping
+
+ROOT = Path(__file__).parents[2]
+OLD = "0123456789ab"
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rewrite_results", ROOT / "tools" / "rewrite_results.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run as version 1 left it, in a directory with an old key."""
+    directory = tmp_path_factory.mktemp("kept") / f"small-fedgmr-s3-{OLD}"
+    run_recipe(small(), directory)
+    data = read_mapping(directory / "recipe.yaml")
+    data["schema_version"] = 1
+    data["execution"]["fused"] = True
+    (directory / "recipe.yaml").write_text(dump(data))
+    return directory
+
+
+@pytest.fixture
+def store(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished, tmp_path / "store" / finished.name)
+    shutil.copytree(finished, tmp_path / "store" / "deeper" / "my-run")
+    return tmp_path / "store"
+
+
+def contents(store: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+def test_recipes_and_names_are_new_and_the_rest_is_as_it_was(tool: ModuleType, store: Path) -> None:
+    recipe, before = small(), contents(store)
+    with pytest.warns(UserWarning, match="schema_version is 1"):
+        assert find_finished([recipe], [store]) == {}
+    assert tool.main([str(store)]) == 0
+    key = recipe_key(recipe)
+    name = run_name(recipe, key)
+    assert {path.name for path in store.iterdir()} == {name, "deeper"}
+    assert find_finished([recipe], [store / name]) == {key: store / name}
+    assert find_finished([recipe], [store / "deeper"]) == {key: store / "deeper" / "my-run"}
+
+    after = contents(store)
+    old = {path.replace(OLD, key): text for path, text in before.items()}
+    recipes = {path for path in old if path.endswith("recipe.yaml")}
+    assert set(after) == set(old)
+    assert {path for path in old if after[path] != old[path]} == recipes
+    for path in recipes:
+        text = re.sub(r"  fused: true\n", "", old[path].decode())
+        assert after[path].decode() == text.replace("schema_version: 1\n", f"schema_version: {SCHEMA_VERSION}\n")
+
+
+def test_a_second_time_changes_nothing(tool: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tool.main([str(store)])
+    assert capsys.readouterr().out.endswith("2 runs rewritten.\n")
+    before = contents(store)
+    assert tool.main([str(store)]) == 0
+    assert capsys.readouterr().out == "0 runs rewritten.\n"
+    assert contents(store) == before
+
+
+def test_an_interrupted_rewrite_is_finished(tool: ModuleType, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk is gone")
+
+    before = contents(store)
+    with monkeypatch.context() as patch:  # a recipe is replaced whole or not at all
+        patch.setattr(os, "replace", fail)
+        assert tool.main([str(store)]) == 2
+        assert contents(store) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        assert tool.main([str(store)]) == 2
+        assert set(contents(store)) == set(before)
+        assert contents(store) != before
+    assert tool.main([str(store)]) == 0
+    assert (store / run_name(small(), recipe_key(small()))).is_dir()
+    assert tool.main([str(store)]) == 0
+
+
+def test_refusals(tool: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = store / run_name(small(), recipe_key(small()))
+    target.mkdir()
+    assert tool.main([str(store)]) == 2
+    assert f"{target} is there: remove one of them." in capsys.readouterr().err
+    target.rmdir()
+    path = store / "deeper" / "my-run" / "recipe.yaml"
+    path.write_text(path.read_text().replace("training:", "trainig:"))
+    assert tool.main([str(store)]) == 2
+    assert re.search(r"my-run.recipe.yaml cannot be rewritten: trainig is not a known key", capsys.readouterr().err)
+
+
+def test_the_runs_kept_with_the_project_are_up_to_date(tool: ModuleType, tmp_path: Path) -> None:
+    recipes = list((ROOT / "results").rglob("recipe.yaml"))
+    assert len(recipes) >= 35
+    for path in recipes:
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True)
+        shutil.copy(path, copy)
+    assert list(tool.rewrite_runs(tmp_path)) == []
