@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 
 from fedgmr.experiments.sweep import PlannedRun
+from fedgmr.experiments.sweep.keys import changes_results
 from fedgmr.paper.accuracy import evaluations_around
 from fedgmr.paper.grid import TASKS
 from fedgmr.paper.numbers import WINDOW
@@ -15,7 +16,7 @@ from fedgmr.paper.tables import STAND_IN_MARK, Table
 from fedgmr.reporting.rundir import read_run
 
 # Settings that change no result, or that the paper tunes itself.
-_HARMLESS = ("device=", "execution", "checkpoint", "task.options.root=", "method.restoration.patience=", "seed=")
+_HARMLESS = ("task.options.root=", "method.restoration.patience=", "seed=")
 
 
 def make_table(plan: TablePlan) -> Table:
@@ -30,7 +31,8 @@ def make_table(plan: TablePlan) -> Table:
         for variant in rows
     }
     runs = StudyRuns(key=study.key, paper=plan.paper, settings=plan.settings, rows=rows, cells=cells)
-    changed = [word for word in request.overrides if not word.startswith(_HARMLESS)]
+    effective = [word for word in request.overrides if changes_results(word.partition("=")[0])]
+    changed = [word for word in effective if not word.startswith(_HARMLESS)]
     return Table(
         name=request.name,
         title=study.title,
