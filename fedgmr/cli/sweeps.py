@@ -20,7 +20,7 @@ from fedgmr.experiments.sweep import (
     plan_sweep,
 )
 from fedgmr.recipe import read_recipe_data
-from fedgmr.reporting.comparison import compare_runs, write_comparison
+from fedgmr.reporting.comparison import compare_runs
 from fedgmr.reporting.display import Display
 from fedgmr.reporting.grid_table import GridRun, grid_table
 from fedgmr.settings.refusals import SettingError
@@ -82,7 +82,7 @@ def _compare(given: argparse.Namespace) -> int:
 
         for run in ended:
             write_report(run)
-        return write_comparison(comparison, directory)
+        return comparison.write(directory)
 
     print(f"\n{report_line(write, f'Runs: {directory}')}")
     return exit_code(outcomes)

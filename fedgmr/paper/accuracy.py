@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedgmr.paper.numbers import WINDOW, Paper
 from fedgmr.paper.tables import Measure
-from fedgmr.reporting.rundir import Run
+from fedgmr.reporting.records import Run
 
 
 def evaluations_around(run: Run, t_star: float, each_side: int = WINDOW) -> NDArray[np.float64]:

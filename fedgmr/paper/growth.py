@@ -8,7 +8,6 @@ over merges, in points per 100 merges; stages are shares of the run. The paper g
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,13 +17,10 @@ from fedgmr.paper.grid import Setting, recipe_for
 from fedgmr.paper.studies import CellRuns, Study, StudyRuns
 from fedgmr.paper.tables import Block, Cell, Measure
 from fedgmr.recipe import Recipe
-from fedgmr.reporting.plots import COLOURS, DASHES, canvas
-from fedgmr.reporting.rundir import Run
+from fedgmr.reporting.chart import COLOURS, DASHES, FAINT, Chart
+from fedgmr.reporting.records import Run
 from fedgmr.server.aggregation import ZeroPadded
 from fedgmr.server.coordination import SemiAsynchronous
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DENSITIES = (0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 0.9, 1.0)
 MERGES, MERGES_SHORT = 5000, 39
@@ -102,7 +98,7 @@ class GrowthStudy(Study):
                 )
         return notes
 
-    def figures(self, runs: StudyRuns) -> "dict[str, Figure]":
+    def figures(self, runs: StudyRuns) -> dict[str, Chart]:
         """One figure per task whose densities are all there, by file name."""
         figures = {}
         for setting, block in zip(runs.settings, self.blocks(runs), strict=True):
@@ -136,18 +132,19 @@ def _cell(found: CellRuns, values: Sequence[float]) -> Cell:
     return Cell(ours=ours, stand_in=found.stand_in)
 
 
-def _figure(title: str, slopes: dict[str, list[float]]) -> "Figure":
+def _figure(title: str, slopes: dict[str, list[float]]) -> Chart:
     """One line per stage; stages differ by orders of magnitude, so each is drawn in percent of its largest slope."""
-    figure, axes = canvas(title, 3.8)
+    chart = Chart(title, 3.8)
+    axes = chart.axes
     for index, (stage, values) in enumerate(slopes.items()):
         largest = max(values)
         shown = [100 * value / largest if largest > 0 else 0.0 for value in values]
         style = {"color": COLOURS[index], "linestyle": DASHES[index], "marker": "."}
         axes.plot(DENSITIES, shown, label=f"{stage} (largest {largest:.3g})", **style)  # type: ignore[arg-type]
     axes.set(xlabel="density", ylabel="growth, % of the stage's largest", xscale="log", ylim=(None, 105))
-    axes.axhline(0.0, linewidth=0.8, color="#D9D9D9", zorder=0)
+    axes.axhline(0.0, linewidth=0.8, color=FAINT, zorder=0)
     named = [density for density in DENSITIES if density == DENSITIES[-1] or DENSITIES[-1] / density > _APART]
     axes.set_xticks(named, [f"{density:g}" for density in named])
     axes.minorticks_off()
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False, fontsize=9)
-    return figure
+    return chart

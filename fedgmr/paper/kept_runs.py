@@ -18,7 +18,7 @@ from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, has_recipe, recip
 from fedgmr.paper.numbers import ACCURACY_TABLES, Paper
 from fedgmr.paper.tables import Cell, Measure
 from fedgmr.recipe import Recipe
-from fedgmr.reporting.rundir import Run, read_run
+from fedgmr.reporting.records import Run, read_run
 from fedgmr.settings.schema import plain
 
 PATIENCE = "method.restoration.patience"  # the paper tunes it

@@ -13,7 +13,7 @@ from fedgmr.paper.numbers import WINDOW
 from fedgmr.paper.planning import TablePlan
 from fedgmr.paper.studies import CellRuns, StudyRuns
 from fedgmr.paper.tables import STAND_IN_MARK, Table
-from fedgmr.reporting.rundir import read_run
+from fedgmr.reporting.records import read_run
 
 # Settings that change no result, or that the paper tunes itself.
 _HARMLESS = ("task.options.root=", "method.restoration.patience=", "seed=")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from html import escape
 
 from fedgmr.paper.tables import STAND_IN_MARK, Block, Cell, Table
-from fedgmr.reporting.report import figure, notice, page
+from fedgmr.reporting.html_page import Page
 
 _LOW, _HIGH = (247, 251, 255), (66, 146, 198)
 _BELOW, _MIDDLE, _ABOVE = (230, 126, 34), (248, 248, 248), (33, 113, 181)
@@ -17,23 +17,28 @@ _STYLE = """<style>.heat td { border: 1px solid var(--paper); color: #111; text-
 .heat td.none { color: inherit; }</style>"""
 
 
-def table_page(table: Table, images: Mapping[str, bytes]) -> str:
+def table_page(table: Table, images: Mapping[str, bytes]) -> Page:
     """The page with the table's figures, which are given as PNG images."""
-    parts = [_STYLE, f"<header><h1>{escape(table.heading)}</h1>\n<p>{escape(table.about)}</p></header>"]
+    page = Page(table.heading, table.about)
+    page.add(_STYLE)
     if not table.comparable:
-        parts.append(notice("These runs do not have the paper's length or settings: differences are not comparable."))
-    parts += [notice(caution) for caution in table.cautions]
+        page.notices(["These runs do not have the paper's length or settings: differences are not comparable."])
+    page.notices(table.cautions)
     for block in table.blocks:
-        parts += [f"<h2>{escape(block.title)}</h2>"] if block.title else []
+        if block.title:
+            page.heading(block.title)
         for name, kind in zip(table.headers, ("ours", "paper", "difference"), strict=True):
-            parts += [f"<h3>{escape(name)}</h3>", _map(block, kind)]
+            page.heading(name, level=3)
+            page.add(_map(block, kind))
     if images:
-        caption = "Growth of accuracy by density, by stage of training."
-        parts += ["<h2>Figures</h2>", *(figure(image, caption) for image in images.values())]
+        page.heading("Figures")
+    for image in images.values():
+        page.figure(image, "Growth of accuracy by density, by stage of training.")
     if table.notes:
+        page.heading("Notes")
         items = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
-        parts += ["<h2>Notes</h2>", f'<ul class="soft">{items}</ul>']
-    return page(table.heading, "\n".join(parts))
+        page.add(f'<ul class="soft">{items}</ul>')
+    return page
 
 
 def _map(block: Block, kind: str) -> str:

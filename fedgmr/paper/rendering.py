@@ -9,7 +9,7 @@ from pathlib import Path
 from fedgmr.files import write_atomic
 from fedgmr.paper.page import table_page
 from fedgmr.paper.tables import Block, Cell, Measure, Table
-from fedgmr.reporting.plots import save_figures
+from fedgmr.reporting.quantities import align_table
 
 _IN_LATEX = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "±": r"$\pm$"}
@@ -21,11 +21,10 @@ def write_table(table: Table, directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     images: dict[str, bytes] = {}
     with contextlib.suppress(ModuleNotFoundError):  # without matplotlib the table has no figures
-        images = save_figures(table.figures(), directory)
-    texts = {"csv": _csv(table), "md": _markdown(table), "tex": _latex(table), "html": table_page(table, images)}
-    for kind, text in texts.items():
+        images = {name: chart.save(directory, name) for name, chart in table.figures().items()}
+    for kind, text in {"csv": _csv(table), "md": _markdown(table), "tex": _latex(table)}.items():
         write_atomic(directory / f"table.{kind}", text)
-    return directory / "table.html"
+    return table_page(table, images).write(directory / "table.html")
 
 
 def table_text(table: Table) -> str:
@@ -33,14 +32,7 @@ def table_text(table: Table) -> str:
     lines = [table.heading, table.about]
     for block in table.blocks:
         header = [block.column_name, block.row_name, *table.headers]
-        rows = [header, *_flat(block)]
-        widths = [max(len(row[i]) for row in rows) for i in range(5)]
-        aligned = [
-            "  ".join(f"{cell:{'<' if i < 2 else '>'}{widths[i]}}" for i, cell in enumerate(row)).rstrip()
-            for row in rows
-        ]
-        aligned.insert(1, "-" * len(aligned[0]))
-        lines += ["", *([block.title] if block.title else []), *aligned]
+        lines += ["", *([block.title] if block.title else []), *align_table([header, *_flat(block)], words=2)]
     return "\n".join([*lines, "", *(f"note: {note}" for note in (*table.cautions, *table.notes))]).rstrip()
 
 

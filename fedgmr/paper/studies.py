@@ -6,17 +6,14 @@ arranged in another way. `growth.py` has one more. Read next: `planning.py`, whi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from fedgmr.paper.accuracy import accuracy_at_t_star, mean_relative_improvement
 from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, recipe_for
 from fedgmr.paper.numbers import Paper
 from fedgmr.paper.tables import Block, Cell, Measure
 from fedgmr.recipe import Recipe
-from fedgmr.reporting.rundir import Run
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fedgmr.reporting.chart import Chart
+from fedgmr.reporting.records import Run
 
 _AT_T_STAR = (
     "Test accuracy (%) at t*: mean of the 10 evaluations before and the 10 after it, ± their standard deviation."
@@ -106,7 +103,7 @@ class Study:
         """Sentences on what the numbers say."""
         return []
 
-    def figures(self, runs: StudyRuns) -> "dict[str, Figure]":
+    def figures(self, runs: StudyRuns) -> dict[str, Chart]:
         """Figures by file name."""
         return {}
 

@@ -6,10 +6,8 @@ and the paper's. Nothing here knows where numbers come from. Read next: `renderi
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fedgmr.reporting.chart import Chart
 
 STAND_IN_MARK = "†"
 
@@ -111,7 +109,7 @@ class Table:
     notes: tuple[str, ...] = ()
     short: bool = False
     comparable: bool = True  # whether the runs have the paper's settings and length
-    figures: "Callable[[], Mapping[str, Figure]]" = dict  # by file name; drawn when the table is written
+    figures: Callable[[], Mapping[str, Chart]] = dict  # by file name; drawn when the table is written
 
     @property
     def heading(self) -> str:

@@ -1,14 +1,14 @@
-"""Reporting: what a run left on disk, turned into figures, pages, tables and a progress line.
+"""Reporting: the files of runs turned into figures, pages and tables, and a live display of runs that go on.
 
-Nothing here takes part in a run: the functions read run directories (see `rundir`) and write beside them.
+Nothing here takes part in a run: the functions read run directories (see `records`) and write beside them.
 Importing this package stays cheap; the plotting library is loaded by the functions that draw.
-Read `rundir` first, then `report` for one run and `comparison` for many.
+Read `records` first, then `report` for one run, `comparison` for many, `display` for the terminal.
 """
 
-from fedgmr.reporting.comparison import Comparison, compare_runs, write_comparison
+from fedgmr.reporting.comparison import Comparison, compare_runs
 from fedgmr.reporting.display import Display
+from fedgmr.reporting.records import Run, read_run
 from fedgmr.reporting.report import write_report
-from fedgmr.reporting.rundir import Run, read_run
 
 __all__ = [
     "Comparison",
@@ -16,6 +16,5 @@ __all__ = [
     "Run",
     "compare_runs",
     "read_run",
-    "write_comparison",
     "write_report",
 ]

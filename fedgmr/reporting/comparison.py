@@ -1,7 +1,7 @@
 """Methods side by side: runs grouped by method, mean and std over seeds, as a table, a CSV file and a page.
 
-`compare_runs` reads and computes, `Comparison` holds the numbers and writes them as text, `write_comparison`
-adds the figures. The std is the sample std (n - 1), absent for a single run.
+`compare_runs` reads and computes, `Comparison` holds the numbers and writes them as text, files and a page. The std is
+the sample std (n - 1), absent for a single run.
 """
 
 import csv
@@ -18,17 +18,22 @@ import numpy as np
 
 from fedgmr.files import write_atomic
 from fedgmr.reporting import plots
-from fedgmr.reporting.quantities import format_bytes, format_percent, format_seconds, format_target
-from fedgmr.reporting.report import figure, notice, page, run_notices, table
-from fedgmr.reporting.rundir import Run, average_curve, read_run
+from fedgmr.reporting.html_page import Page
+from fedgmr.reporting.quantities import align_table, format_bytes, format_percent, format_seconds, format_target
+from fedgmr.reporting.records import Curve, Run, read_run
 
+_CAPTIONS = {
+    "accuracy": "Accuracy of the global model: mean over the runs, in a band of one std either way.",
+    "density": "Mean density of the sub-models (1 is the full model); equal methods share a line.",
+    "bytes": "Data all clients together received and sent (1 MB is 10⁶ bytes), mean over the runs.",
+}
 _ENDED = ("finished", "diverged")
 _TARGET_SHARE = 0.95  # of the best method's mean accuracy, when no target is given
 _SAME_LENGTH = 1.01  # runs whose lengths differ by less than this factor had the same time budget
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class MethodRow:
     """One method, accuracies 0..1; the std of a single run and the way to a target never reached are None."""
 
     method: str
@@ -41,6 +46,37 @@ class Row:
     seconds_to_target: float | None
     bytes_to_target: float | None
 
+    @classmethod
+    def of(cls, method: str, runs: Sequence[Run], budget: float, target: float) -> "MethodRow":
+        """Average the runs of a method."""
+        final, half = ([run.accuracy_at(time) for run in runs] for time in (budget, budget / 2))
+        times = [time for run in runs if (time := run.time_to(target)) is not None]
+        counts = [count for run in runs if (count := run.bytes_to(target)) is not None]
+        return cls(
+            method=method,
+            runs=len(runs),
+            accuracy=_mean(final),
+            accuracy_std=statistics.stdev(final) if len(runs) > 1 else None,
+            half_accuracy=_mean(half),
+            half_accuracy_std=statistics.stdev(half) if len(runs) > 1 else None,
+            reached=len(times),
+            seconds_to_target=_mean(times) if times else None,
+            bytes_to_target=_mean(counts) if counts else None,
+        )
+
+    def cells(self) -> list[str]:
+        """Write the row as people read it."""
+        share = "" if self.reached == self.runs else f" ({self.reached} of {self.runs})"
+        accuracies = ((self.accuracy, self.accuracy_std), (self.half_accuracy, self.half_accuracy_std))
+        time, count = self.seconds_to_target, self.bytes_to_target
+        return [
+            self.method,
+            str(self.runs),
+            *(f"{100 * mean:.2f} ± " + ("-" if std is None else f"{100 * std:.2f}") for mean, std in accuracies),
+            ("-" if time is None else format_seconds(time)) + share,
+            ("-" if count is None else format_bytes(count)) + share,
+        ]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
@@ -50,12 +86,12 @@ class Comparison:
     budget: float
     target: float
     target_reason: str
-    rows: tuple[Row, ...]
+    rows: tuple[MethodRow, ...]
     groups: Mapping[str, tuple[Run, ...]]
     notes: tuple[str, ...]
 
     def heading(self) -> str:
-        """What the numbers are, in two sentences."""
+        """Say in two sentences how to read the numbers."""
         return (
             f"Accuracy after {format_seconds(self.budget)} and after half of it, mean ± std over the runs. "
             f"Target {format_target(self.target)}, {self.target_reason}; "
@@ -63,31 +99,25 @@ class Comparison:
         )
 
     def header(self) -> list[str]:
-        """The names of the columns of `cells`."""
+        """Name the columns of `cells`."""
         target = format_target(self.target)
         at = [f"acc. (%) at {format_seconds(time)}" for time in (self.budget, self.budget / 2)]
         return ["method", "runs", *at, f"time to {target}", f"data to {target}"]
 
     def cells(self) -> list[list[str]]:
-        """The table as people read it, one list per method."""
-        return [_cells(row) for row in self.rows]
+        """Write the table as people read it, one list per method."""
+        return [row.cells() for row in self.rows]
 
     def text(self) -> str:
-        """An aligned table for the terminal."""
-        rows = [self.header(), *self.cells()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for first, *others in rows:
-            aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-            lines.append("  ".join([first.ljust(widths[0]), *aligned]))
-        lines.insert(1, "-" * len(lines[0]))
+        """Write an aligned table for the terminal."""
+        lines = align_table([self.header(), *self.cells()], words=1)
         prose = [self.heading(), *(f"note: {note}" for note in self.notes)]
         # Paths in notes stay whole, so that they can be copied.
         heading, *notes = (textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False) for text in prose)
         return "\n".join([self.title, heading, "", *lines, *notes])
 
     def markdown(self) -> str:
-        """A Markdown table under a heading."""
+        """Write a Markdown table under a heading."""
         rows = [[cell.replace("|", r"\|") for cell in row] for row in (self.header(), *self.cells())]
         rows.insert(1, [":--", *["--:"] * (len(rows[0]) - 1)])
         lines = ["| " + " | ".join(row) + " |" for row in rows]
@@ -95,7 +125,7 @@ class Comparison:
         return "\n".join([f"## {self.title}", "", self.heading(), "", *lines, *notes]) + "\n"
 
     def csv(self) -> str:
-        """The numbers unrounded, one line per method; an empty cell where there is none."""
+        """Write the numbers unrounded, one line per method; a cell is empty where there is none."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         names = ["method", "runs", "accuracy", "accuracy_std", "half_accuracy", "half_accuracy_std"]
@@ -105,6 +135,40 @@ class Comparison:
             values = [getattr(row, name) for name in names]
             writer.writerow(["" if value is None else value for value in [*values, self.budget, self.target]])
         return buffer.getvalue()
+
+    def write(self, directory: str | Path) -> Path:
+        """Write `report.html`, `comparison.csv`, `comparison.md` and the figures (PNG and PDF) into `directory`.
+
+        Returns:
+            The path of the page.
+        """
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        accuracy, density, totals = {}, {}, {}
+        for title, runs in self.groups.items():
+            accuracy[title] = Curve.average(runs, lambda run: run.history.accuracy)
+            density[title] = Curve.average(runs, lambda run: run.history.density.mean(axis=1))
+            totals[title] = _total_bytes(runs)
+        charts = {
+            "accuracy": plots.accuracy_figure(accuracy, target=self.target),
+            "density": plots.mean_density_figure(density),
+            "bytes": plots.method_bytes_figure(totals),
+        }
+        best = self.rows[0]
+        lead = f"Best after {format_seconds(self.budget)}: {best.method}, {format_percent(best.accuracy, 2)}."
+        page = Page(self.title, lead)
+        page.notices(self.notes)
+        page.heading("Methods")
+        page.table(self.header(), self.cells())
+        page.add(f'<p class="soft">{escape(self.heading())}</p>')
+        page.heading("Figures")
+        for name, chart in charts.items():
+            page.figure(chart.save(folder, name), _CAPTIONS[name])
+        page.heading("Provenance")
+        page.details("Run directories", "\n".join(str(run.path) for runs in self.groups.values() for run in runs))
+        write_atomic(folder / "comparison.csv", self.csv())
+        write_atomic(folder / "comparison.md", self.markdown())
+        return page.write(folder / "report.html")
 
 
 def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None) -> Comparison:
@@ -131,10 +195,11 @@ def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None) -> 
     groups: dict[str, list[Run]] = {}
     for run in ended:
         groups.setdefault(run.title, []).append(run)
-    ranked = dict(sorted(groups.items(), key=lambda item: _rank(item[1], budget)))
+    means = {title: _mean([run.accuracy_at(budget) for run in members]) for title, members in groups.items()}
+    ranked = sorted(groups, key=lambda title: math.inf if math.isnan(means[title]) else -means[title])
     reason = "as asked"
     if target is None:
-        best = _mean([run.accuracy_at(budget) for run in next(iter(ranked.values()))])
+        best = means[ranked[0]]
         # Rounded down to a tenth of a percent, so that the heading names exactly the number used.
         target = math.floor(1000 * _TARGET_SHARE * best + 1e-9) / 1000 if best > 0 else 0.0
         reason = f"{100 * _TARGET_SHARE:.0f} % of the best method's accuracy"
@@ -145,101 +210,14 @@ def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None) -> 
         budget=budget,
         target=target,
         target_reason=reason,
-        rows=tuple(_row(title, members, budget, target) for title, members in ranked.items()),
-        groups={title: tuple(members) for title, members in ranked.items()},
+        rows=tuple(MethodRow.of(title, groups[title], budget, target) for title in ranked),
+        groups={title: tuple(groups[title]) for title in ranked},
         notes=tuple(_notes(runs, ended, groups)),
     )
 
 
-def write_comparison(comparison: Comparison, directory: str | Path) -> Path:
-    """Write `report.html`, `comparison.csv`, `comparison.md` and the figures (PNG and PDF) into `directory`.
-
-    Returns:
-        The path of the page.
-    """
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    accuracy, density, totals = {}, {}, {}
-    for title, runs in comparison.groups.items():
-        accuracy[title] = average_curve(runs, lambda run: run.history.accuracy)
-        density[title] = average_curve(runs, lambda run: run.history.density.mean(axis=1))
-        totals[title] = _total_bytes(runs)
-    figures = {
-        "accuracy": plots.accuracy_figure(accuracy, target=comparison.target),
-        "density": plots.mean_density_figure(density),
-        "bytes": plots.method_bytes_figure(totals),
-    }
-    images = plots.save_figures(figures, folder)
-    write_atomic(folder / "comparison.csv", comparison.csv())
-    write_atomic(folder / "comparison.md", comparison.markdown())
-    write_atomic(folder / "report.html", page(comparison.title, _body(comparison, images)))
-    return folder / "report.html"
-
-
-def _body(comparison: Comparison, images: Mapping[str, bytes]) -> str:
-    best = comparison.rows[0]
-    lead = f"Best after {format_seconds(comparison.budget)}: {best.method}, {format_percent(best.accuracy, 2)}."
-    sources = "\n".join(str(run.path) for runs in comparison.groups.values() for run in runs)
-    captions = {
-        "accuracy": "Accuracy of the global model: mean over the runs, in a band of one std either way.",
-        "density": "Mean density of the sub-models (1 is the full model); equal methods share a line.",
-        "bytes": "Data all clients together received and sent (1 MB is 10⁶ bytes), mean over the runs.",
-    }
-    parts = [
-        f"<header><h1>{escape(comparison.title)}</h1>\n<p>{escape(lead)}</p></header>",
-        *map(notice, comparison.notes),
-        "<h2>Methods</h2>",
-        table(comparison.header(), comparison.cells()),
-        f'<p class="soft">{escape(comparison.heading())}</p>',
-        "<h2>Figures</h2>",
-        *(figure(images[name], caption) for name, caption in captions.items()),
-        "<h2>Provenance</h2>",
-        f"<details><summary>Run directories</summary><pre>{escape(sources)}</pre></details>",
-    ]
-    return "\n".join(parts)
-
-
-def _row(title: str, runs: Sequence[Run], budget: float, target: float) -> Row:
-    final, half = ([run.accuracy_at(time) for run in runs] for time in (budget, budget / 2))
-    times = [time for run in runs if (time := run.time_to(target)) is not None]
-    counts = [count for run in runs if (count := run.bytes_to(target)) is not None]
-    return Row(
-        method=title,
-        runs=len(runs),
-        accuracy=_mean(final),
-        accuracy_std=statistics.stdev(final) if len(runs) > 1 else None,
-        half_accuracy=_mean(half),
-        half_accuracy_std=statistics.stdev(half) if len(runs) > 1 else None,
-        reached=len(times),
-        seconds_to_target=_mean(times) if times else None,
-        bytes_to_target=_mean(counts) if counts else None,
-    )
-
-
-def _cells(row: Row) -> list[str]:
-    share = "" if row.reached == row.runs else f" ({row.reached} of {row.runs})"
-    time, count = row.seconds_to_target, row.bytes_to_target
-    return [
-        row.method,
-        str(row.runs),
-        _percent_with_std(row.accuracy, row.accuracy_std),
-        _percent_with_std(row.half_accuracy, row.half_accuracy_std),
-        ("-" if time is None else format_seconds(time)) + share,
-        ("-" if count is None else format_bytes(count)) + share,
-    ]
-
-
-def _percent_with_std(mean: float, std: float | None) -> str:
-    return f"{100 * mean:.2f} ± " + ("-" if std is None else f"{100 * std:.2f}")
-
-
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
-
-
-def _rank(runs: Sequence[Run], budget: float) -> float:
-    mean = _mean([run.accuracy_at(budget) for run in runs])
-    return math.inf if math.isnan(mean) else -mean
 
 
 def _total_bytes(runs: Sequence[Run]) -> tuple[float, float]:
@@ -248,7 +226,7 @@ def _total_bytes(runs: Sequence[Run]) -> tuple[float, float]:
 
 
 def _budget(runs: Sequence[Run]) -> float:
-    """The time all runs cover. A diverged run stops early but its accuracy stands, so it sets no limit."""
+    """Find the time that all runs cover. A diverged run stops early but its accuracy stands, so it sets no limit."""
     lengths = [run.seconds for run in runs if run.status != "diverged"] or [max(run.seconds for run in runs)]
     # The last tick overshoots the budget by a little, differently in each run.
     return max(length for length in lengths if length <= _SAME_LENGTH * min(lengths))
@@ -272,5 +250,5 @@ def _notes(runs: Sequence[Run], ended: Sequence[Run], groups: Mapping[str, Seque
         seeds = [run.summary.get("seed") for run in members]
         if len(set(seeds)) < len(seeds):
             notes.append(f"{title} has several runs with the same seed; the std is not one over seeds")
-    general = [text for run in ended if run.status == "finished" for text in run_notices(run)]
+    general = [text for run in ended if run.status == "finished" for text in run.notices]
     return notes + list(dict.fromkeys(general))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.files import SUMMARY, read_json
-from fedgmr.reporting.quantities import format_seconds
+from fedgmr.reporting.quantities import align_table, format_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +30,10 @@ def grid_table(runs: Sequence[GridRun]) -> str:
         row = tuple(value for _, value in run.values), run.method
         groups.setdefault(row, []).append(read_json(run.directory / SUMMARY))
     keys = [key for key, _ in runs[0].values]
-    lines = [[*keys, "method", "runs", "accuracy (%)", "at"]]
-    lines += [[*values, method, *_cells(group)] for (values, method), group in groups.items()]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = len(keys) + 1  # columns of words; the others hold numbers
-    texts = [
-        "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-    rule = "-" * max(map(len, texts))
-    return "\n".join([texts[0], rule, *texts[1:], *_notes([entry for group in groups.values() for entry in group])])
+    header = [*keys, "method", "runs", "accuracy (%)", "at"]
+    rows = [[*values, method, *_cells(group)] for (values, method), group in groups.items()]
+    notes = _notes([entry for group in groups.values() for entry in group])
+    return "\n".join([*align_table([header, *rows], words=len(keys) + 1), *notes])
 
 
 def _cells(group: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,6 +1,7 @@
-"""How quantities are written wherever a person reads them: seconds, bytes, shares, durations."""
+"""How quantities are written wherever a person reads them: seconds, bytes, shares, durations, aligned tables."""
 
 import math
+from collections.abc import Sequence
 
 
 def format_seconds(seconds: float) -> str:
@@ -37,3 +38,14 @@ def format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def align_table(rows: Sequence[Sequence[str]], *, words: int) -> list[str]:
+    """The lines of a table with a rule below its header; the first `words` columns are aligned left, numbers right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        left = [cell.ljust(width) for cell, width in zip(row[:words], widths[:words], strict=True)]
+        right = [cell.rjust(width) for cell, width in zip(row[words:], widths[words:], strict=True)]
+        lines.append("  ".join(left + right))
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]

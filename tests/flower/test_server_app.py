@@ -15,7 +15,7 @@ from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.flower.server.server_app import run
 from fedgmr.recipe import recipe_from
-from fedgmr.reporting.rundir import read_run
+from fedgmr.reporting.records import read_run
 from fedgmr.settings.refusals import SettingError
 from flower.grid import RUN, FakeGrid, Node, partitions
 from flower.runs import Deployed

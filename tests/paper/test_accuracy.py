@@ -9,7 +9,7 @@ from fedgmr.paper.accuracy import (
     mean_relative_improvement,
 )
 from fedgmr.paper.numbers import Paper
-from fedgmr.reporting.rundir import read_run
+from fedgmr.reporting.records import read_run
 
 from .conftest import write_run
 

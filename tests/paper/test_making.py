@@ -19,7 +19,7 @@ from fedgmr.paper.planning import COMPUTED, Request, TablePlan, plan_table, stud
 from fedgmr.paper.rendering import write_table
 from fedgmr.paper.tables import Cell, Table
 from fedgmr.recipe import Recipe
-from fedgmr.reporting.rundir import read_run
+from fedgmr.reporting.records import read_run
 from fedgmr.settings.refusals import SettingError
 
 from .conftest import HIGH, write_run

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgmr.reporting import compare_runs, write_comparison
+from fedgmr.reporting import compare_runs
 
 from .conftest import evaluation, write_curve, write_run
 from .test_report import PageReader, assert_self_contained
@@ -144,7 +144,7 @@ def test_wrong_arguments_are_refused(dirs: list[Path]) -> None:
 
 def test_everything_is_written_and_self_contained(study: list[Path], tmp_path: Path) -> None:
     comparison = compare_runs(study)
-    path = write_comparison(comparison, tmp_path / "deep" / "out")
+    path = comparison.write(tmp_path / "deep" / "out")
     figures = {f"{name}.{kind}" for name in ("accuracy", "density", "bytes") for kind in ("png", "pdf")}
     assert {file.name for file in path.parent.iterdir()} == figures | {
         "report.html",

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from fedgmr.reporting import plots
-from fedgmr.reporting.rundir import Curve, read_run
+from fedgmr.reporting.chart import DASHES, Chart
+from fedgmr.reporting.records import Curve, read_run
 
 from .conftest import evaluation, write_run
 
 
-def figures_of(directory: Path) -> dict[str, object]:
+def charts_of(directory: Path) -> dict[str, Chart]:
     run = read_run(directory)
     curve = Curve(seconds=run.history.seconds, mean=run.history.accuracy)
     return {
@@ -37,7 +38,7 @@ def test_drawing_leaves_global_plotting_state_alone(small_run: Path) -> None:
 
 
 def test_every_figure_is_saved_as_png_at_150_dpi_and_as_pdf(study: list[Path], tmp_path: Path) -> None:
-    images = plots.save_figures(figures_of(study[0]), tmp_path)
+    images = {name: chart.save(tmp_path, name) for name, chart in charts_of(study[0]).items()}
     names = {f"{name}.{kind}" for name in ("accuracy", "density", "bytes") for kind in ("png", "pdf")}
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == names
     for name, image in images.items():
@@ -51,9 +52,10 @@ def test_every_figure_is_saved_as_png_at_150_dpi_and_as_pdf(study: list[Path], t
 
 
 def test_the_same_run_gives_the_same_files(study: list[Path], tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        plots.save_figures(figures_of(study[0]), tmp_path / name)
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        for name, chart in charts_of(study[0]).items():
+            chart.save(folder, name)
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
@@ -65,24 +67,24 @@ def test_density_has_a_row_per_client_with_the_fastest_on_top(tmp_path: Path) ->
         evaluation(300.0, 0.2, density=[0.5, 1.0], level=[3, 4]),
     ]
     run = read_run(write_run(tmp_path / "run", lines, {}))
-    assert plots.client_order(run) == [1, 0]
-    axes, bar = plots.density_figure(run).axes
+    assert run.clients_by_speed == [1, 0]
+    axes, bar = plots.density_figure(run).figure.axes
     mesh = axes.collections[0]
     assert np.asarray(mesh.get_array()).tolist() == [[3, 3, 3], [0, 1, 2]]  # ranks among 0.05, 0.1, 0.5, 1
     assert [text.get_text() for text in bar.get_yticklabels()] == ["0.05", "0.1", "0.5", "1"]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["1", "0"]
     assert axes.yaxis_inverted()
-    assert plots.cell_edges(run.history.seconds).tolist() == [0.0, 50.0, 200.0, 300.0]
+    assert mesh.get_coordinates()[0, :, 0].tolist() == [0.0, 50.0, 200.0, 300.0]
 
 
 def test_clients_of_equal_density_keep_their_order(study: list[Path]) -> None:
-    assert plots.client_order(read_run(study[0])) == list(range(10))
+    assert read_run(study[0]).clients_by_speed == list(range(10))
 
 
 def test_bars_are_megabytes_down_and_up_with_the_fastest_on_top(tmp_path: Path) -> None:
     counts = {"bytes_down": [100_000_000, 200_000_000], "bytes_up": [20_000_000, 40_000_000]}
     line = evaluation(200.0, 0.7, density=[0.5, 1.0], **counts)
-    (axes,) = plots.bytes_figure(read_run(write_run(tmp_path / "run", [line], {}))).axes
+    axes = plots.bytes_figure(read_run(write_run(tmp_path / "run", [line], {}))).axes
     down, up = axes.containers[:2]
     assert [bar.get_width() for bar in down] == [200.0, 100.0]
     assert [bar.get_width() for bar in up] == [40.0, 20.0]
@@ -95,7 +97,7 @@ def test_accuracy_is_drawn_in_percent_with_band_target_and_labels() -> None:
         "A": Curve(seconds=time, mean=np.array([0.1, 0.5, 0.8]), spread=np.array([0.0, 0.1, 0.02])),
         "B": Curve(seconds=time, mean=np.array([0.1, 0.4, 0.7])),
     }
-    (axes,) = plots.accuracy_figure(curves, target=0.75).axes
+    axes = plots.accuracy_figure(curves, target=0.75).axes
     assert axes.lines[0].get_ydata() == pytest.approx([10, 50, 80])
     assert len(axes.collections) == 1  # a band for A only
     assert axes.collections[0].get_datalim(axes.transData).y1 == pytest.approx(82)
@@ -111,7 +113,7 @@ def test_methods_with_the_same_fixed_density_share_a_striped_line() -> None:
         "fixed": Curve(seconds=time, mean=np.array([0.2, 0.2])),
         "also fixed": Curve(seconds=time, mean=np.array([0.2, 0.2])),
     }
-    (axes,) = plots.mean_density_figure(curves).axes
+    axes = plots.mean_density_figure(curves).axes
     wide, first, second = axes.lines[:3]
     assert wide.get_linewidth() > first.get_linewidth() == second.get_linewidth()
     # The stripes of one fill the gaps of the other. There is no public way to read a dash pattern back.
@@ -121,9 +123,18 @@ def test_methods_with_the_same_fixed_density_share_a_striped_line() -> None:
 
 
 def test_labels_move_apart_but_not_above_the_axes() -> None:
-    assert plots.spread_apart([1.0, 5.0], 1.0, 10.0) == [1.0, 5.0]
-    assert plots.spread_apart([5.0, 5.0], 1.0, 10.0) == [4.5, 5.5]
-    assert plots.spread_apart([9.8, 9.9, 10.0], 1.0, 10.0) == [8.0, 9.0, 10.0]
+    for ends, expected in (
+        ([5.0, 1.0], [1.0, 5.0]),
+        ([5.0, 5.0], [4.5, 5.5]),
+        ([10.0, 9.8, 9.9], [8.0, 9.0, 10.0]),
+        ([-3.0, 5.0], [0.0, 5.0]),
+    ):
+        chart = Chart("", 2.95)  # one line of text is a tenth of the axis
+        chart.axes.set_ylim(0.0, 10.0)
+        for number, height in enumerate(ends):
+            chart.name_line(height, str(number), "black", DASHES[0])
+        chart.place_names()
+        assert [text.get_position()[1] for text in chart.axes.texts] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("count", [1, 2, 100])
@@ -131,11 +142,13 @@ def test_any_number_of_clients_and_evaluations_can_be_drawn(tmp_path: Path, coun
     clients = {name: [1] * count for name in ("level", "staleness", "updates", "bytes_down", "bytes_up")}
     line = evaluation(0.0, 0.1, density=[0.5] * count, **clients)
     directory = write_run(tmp_path / "run", [line], None)
-    images = plots.save_figures(figures_of(directory), tmp_path)
+    images = [chart.save(tmp_path, name) for name, chart in charts_of(directory).items()]
     assert len(images) == 3
 
 
-def test_evenly_spaced_indices_include_both_ends() -> None:
-    assert plots.spaced(31, 10) == [0, 3, 7, 10, 13, 17, 20, 23, 27, 30]
-    assert plots.spaced(3, 10) == [0, 1, 2]
-    assert plots.spaced(1, 10) == [0]
+def test_the_scale_of_many_densities_names_ten_with_both_ends(tmp_path: Path) -> None:
+    clients = {name: [1] * 31 for name in ("level", "staleness", "updates", "bytes_down", "bytes_up")}
+    line = evaluation(0.0, 0.1, density=[(number + 1) / 100 for number in range(31)], **clients)
+    _, bar = plots.density_figure(read_run(write_run(tmp_path / "run", [line], {}))).figure.axes
+    shown = [round(100 * float(text.get_text())) - 1 for text in bar.get_yticklabels()]
+    assert shown == [0, 3, 7, 10, 13, 17, 20, 23, 27, 30]

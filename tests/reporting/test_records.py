@@ -4,8 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgmr.reporting.quantities import format_bytes, format_percent, format_seconds, format_target
-from fedgmr.reporting.rundir import average_curve, read_run
+from fedgmr.reporting.records import Curve, read_run
 
 from .conftest import RECIPE, evaluation, realistic_lines, write_curve, write_run
 
@@ -99,35 +98,18 @@ def test_summary_of_another_version_is_refused(small_run: Path, tmp_path: Path) 
 def test_average_curve_holds_values_between_evaluations(tmp_path: Path) -> None:
     first = read_run(write_curve(tmp_path / "a", {0.0: 0.1, 10.0: 0.3, 20.0: 0.5}))
     second = read_run(write_curve(tmp_path / "b", {0.0: 0.2, 12.0: 0.4, 20.0: 0.7}))
-    curve = average_curve([first, second], lambda run: run.history.accuracy)
+    curve = Curve.average([first, second], lambda run: run.history.accuracy)
     assert curve.seconds.tolist() == [0.0, 12.0, 20.0]  # 10 is a near duplicate of 12
     assert curve.mean == pytest.approx([0.15, 0.35, 0.6])
     assert curve.spread == pytest.approx([0.1 / 2**0.5, 0.1 / 2**0.5, 0.2 / 2**0.5])
-    assert average_curve([first], lambda run: run.history.accuracy).spread is None
+    assert Curve.average([first], lambda run: run.history.accuracy).spread is None
 
 
 def test_average_curve_ends_with_the_shortest_run_that_did_not_diverge(tmp_path: Path) -> None:
     long = read_run(write_curve(tmp_path / "a", {0.0: 0.1, 10.0: 0.3, 20.0: 0.5, 30.0: 0.6}))
     short = read_run(write_curve(tmp_path / "b", {0.0: 0.1, 10.0: 0.5, 20.0: 0.7}))
     broken = read_run(write_curve(tmp_path / "c", {0.0: 0.1, 10.0: 0.05}, status="diverged"))
-    assert average_curve([long, short], lambda run: run.history.accuracy).seconds.tolist() == [0, 10, 20]
-    curve = average_curve([long, broken], lambda run: run.history.accuracy)
+    assert Curve.average([long, short], lambda run: run.history.accuracy).seconds.tolist() == [0, 10, 20]
+    curve = Curve.average([long, broken], lambda run: run.history.accuracy)
     assert curve.seconds.tolist() == [0, 10, 20, 30]
     assert curve.mean == pytest.approx([0.1, 0.175, 0.275, 0.325])
-
-
-def test_numbers_for_people() -> None:
-    assert [format_seconds(value) for value in (0.5, 42.5, 1240.4)] == ["0.5 s", "42.5 s", "1,240 s"]
-    counts = (0, 52_000, 9_940_000, 12_345_678, 999_400_000, 1_240_000_000)
-    shown = ["0.00 MB", "0.05 MB", "9.94 MB", "12.3 MB", "999.4 MB", "1,240 MB"]
-    assert [format_bytes(count) for count in counts] == shown
-    assert [format_percent(0.9344), format_percent(0.93446, 2), format_percent(math.nan)] == [
-        "93.4 %",
-        "93.45 %",
-        "-",
-    ]
-    assert [format_target(0.8), format_target(0.8225), format_target(0.787)] == [
-        "80.0 %",
-        "82.25 %",
-        "78.7 %",
-    ]

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgmr.files import METRICS, RECIPE, SUMMARY, read_json
+from fedgmr.reporting.quantities import format_seconds
 
 SCHEMA_VERSION = 1
-Column = NDArray[np.float64]
-
 _INTEGER_COLUMNS = ("tick", "level", "updates", "bytes_down", "bytes_up", "bytes_server", "in_flight")
 _FLOAT_COLUMNS = ("seconds", "accuracy", "loss", "density", "staleness", "wall")
 _PER_CLIENT = ("density", "level", "staleness", "updates", "bytes_down", "bytes_up")
@@ -50,9 +49,34 @@ class Evaluations:
 class Curve:
     """A quantity over virtual time; `spread` is one std either way, absent for a single run."""
 
-    seconds: Column
-    mean: Column
-    spread: Column | None = None
+    seconds: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    spread: NDArray[np.float64] | None = None
+
+    @classmethod
+    def average(cls, runs: Sequence["Run"], column: Callable[["Run"], NDArray[np.float64]]) -> "Curve":
+        """Average a column over runs; it keeps its value from one evaluation to the next.
+
+        The grid is the runs' evaluation times from when all have begun, without near duplicates. It ends with the
+        shortest run, but a diverged run does not shorten it: its last value stands.
+        """
+        times = [run.history.seconds for run in runs]
+        start = max(float(time[0]) for time in times)
+        lasting = [float(run.history.seconds[-1]) for run in runs if run.status != "diverged"]
+        end = max(start, min(lasting, default=max(float(time[-1]) for time in times)))
+        spacing = min(float(np.median(np.diff(time, prepend=start))) for time in times)
+        union = np.unique(np.concatenate(times))
+        # Seeds evaluate at nearly, not exactly, the same times: of a crowd, its last time stands for all.
+        kept = [end]
+        for time in union[(union >= start) & (union < end)][::-1]:
+            if kept[-1] - time >= spacing / 2:
+                kept.append(float(time))
+        grid = np.array(kept[::-1])
+        samples = [
+            column(run)[np.searchsorted(time, grid, side="right") - 1] for run, time in zip(runs, times, strict=True)
+        ]
+        spread = np.std(samples, axis=0, ddof=1) if len(runs) > 1 else None
+        return cls(seconds=grid, mean=np.mean(samples, axis=0), spread=spread)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,6 +130,28 @@ class Run:
         if index is None:
             return None
         return int(self.history.bytes_down[index].sum() + self.history.bytes_up[index].sum())
+
+    @property
+    def clients_by_speed(self) -> list[int]:
+        """Clients from fast to slow: by the density they began with, which follows the link, then by number."""
+        return [int(client) for client in np.argsort(-self.history.density[0], kind="stable")]
+
+    @property
+    def notices(self) -> list[str]:
+        """Sentences that a reader must know before believing the numbers."""
+        notices = []
+        end = format_seconds(float(self.history.seconds[-1]))
+        if self.status == "unfinished":
+            notices.append(f"This run has not finished: it is still going, or was interrupted. Shown up to {end}.")
+        elif self.status == "diverged":
+            notices.append(f"This run diverged: its numbers describe a broken model. Shown up to {end}.")
+        elif self.status != "finished":
+            notices.append(f"This run ended with status “{self.status}”. Shown up to {end}.")
+        if self.summary.get("short"):
+            notices.append("Short run: a shortened recipe, good for trying things out, not for conclusions.")
+        if self.summary.get("stand_in"):
+            notices.append(f"Stand-in data: {self.summary['stand_in']}.".replace("..", "."))
+        return notices
 
     def _first_reaching(self, target: float) -> int | None:
         reached = np.flatnonzero(self.history.accuracy >= target)
@@ -179,28 +225,3 @@ def _column(rows: list[dict[str, Any]], name: str, path: Path) -> NDArray[Any]:
         expected = "one number per client" if name in _PER_CLIENT else "one number"
         raise ValueError(f"{path}: column {name!r} should hold {expected} per evaluation")
     return column
-
-
-def average_curve(runs: Sequence[Run], column: Callable[[Run], Column]) -> Curve:
-    """Mean and std over runs of a column that keeps its value from one evaluation to the next.
-
-    The grid is the runs' evaluation times from when all have begun, without near duplicates. It ends with the
-    shortest run, but a diverged run does not shorten it: its last value stands.
-    """
-    times = [run.history.seconds for run in runs]
-    start = max(float(time[0]) for time in times)
-    lasting = [float(run.history.seconds[-1]) for run in runs if run.status != "diverged"]
-    end = max(start, min(lasting, default=max(float(time[-1]) for time in times)))
-    spacing = min(float(np.median(np.diff(time, prepend=start))) for time in times)
-    union = np.unique(np.concatenate(times))
-    # Seeds evaluate at nearly, not exactly, the same times: of a crowd, its last time stands for all.
-    kept = [end]
-    for time in union[(union >= start) & (union < end)][::-1]:
-        if kept[-1] - time >= spacing / 2:
-            kept.append(float(time))
-    grid = np.array(kept[::-1])
-    samples = [
-        column(run)[np.searchsorted(time, grid, side="right") - 1] for run, time in zip(runs, times, strict=True)
-    ]
-    spread = np.std(samples, axis=0, ddof=1) if len(runs) > 1 else None
-    return Curve(seconds=grid, mean=np.mean(samples, axis=0), spread=spread)
