@@ -103,7 +103,11 @@ def _sweep(given: argparse.Namespace) -> int:
     estimate = estimate_runs(plan, [store, *also])
     print(*filter(None, (describe_plan(plan), estimate.text(given.jobs), f"Store: {store}")), flush=True)
     work = estimate.known or {run.name: run.recipe.seconds for run in plan if run.to_do}
-    display = Display(work=work, finished=len({run.key for run in plan if not run.to_do}))
+    about = {
+        run.name: " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.values)
+        for point, run in zip(points, plan, strict=True)
+    }
+    display = Display(work=work, about=about, finished=len({run.key for run in plan if not run.to_do}))
     code = perform_watched(plan, display, given, gpu_share=given.gpu_share)
     if code != INTERRUPTED:
         rows = [

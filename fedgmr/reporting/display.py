@@ -27,7 +27,7 @@ _LIVE_INTERVAL = 0.2  # wall seconds between two refreshes
 _PLAIN_INTERVAL, _PLAIN_SWEEP_INTERVAL = 10.0, 30.0
 _SMOOTHING = 10.0  # wall seconds over which the speed of a run forgets
 _UNKNOWN = "-:--"
-_COLUMNS = ("run", "bar", "time (s)", "tick", "acc", "density", "up", "down", "ETA", "directory")
+_NAMED = ("tick", "acc", "density", "up", "down", "ETA")  # columns of a plain line after the name and the time
 _WORDS = ("run", "directory")  # columns that are aligned left
 _DROPPED_FIRST = ("directory", "tick", "density", "down", "up", "bar")  # a narrow terminal loses these, in this order
 _GAP = 2
@@ -42,7 +42,9 @@ class RunRow:
         self.seconds, self.status = 0.0, ""  # virtual seconds so far; how the run ended
         self.resumed_at: float | None = None  # virtual seconds at the first report
         self._display = display
-        self._state: tuple[int, float | None, float | None, float, float] | None = None
+        self._tick, self._bytes_up, self._bytes_down = 0, 0.0, 0.0
+        self._accuracy: float | None = None
+        self._density: float | None = None
         self._mark: tuple[float, float] | None = None  # (wall, virtual) seconds at the previous refresh
         self._speed = 0.0  # virtual seconds per wall second
 
@@ -69,7 +71,8 @@ class RunRow:
         if self.resumed_at is None:
             self.resumed_at = seconds
         self.seconds = seconds
-        self._state = tick, accuracy, density, bytes_up, bytes_down
+        self._tick, self._accuracy, self._density = tick, accuracy, density
+        self._bytes_up, self._bytes_down = bytes_up, bytes_down
         self._display.refresh()
 
     def follow(self, directory: Path) -> None:
@@ -87,6 +90,12 @@ class RunRow:
             bytes_down=sum(row["bytes_down"]),
         )
 
+    def end(self, status: str, accuracy: float | None) -> None:
+        """Report how the run ended; its last reports were made some time before."""
+        self.status = "done" if status == "finished" else status
+        self.seconds = self.total if status == "finished" else self.seconds
+        self._accuracy = self._accuracy if accuracy is None else accuracy
+
     @property
     def share(self) -> float:
         """How much of the run is done, 0..1."""
@@ -94,14 +103,19 @@ class RunRow:
 
     def fields(self, now: float) -> dict[str, str]:
         """The texts of the row by column; empty where nothing is known."""
-        fields = {"run": self.label, "directory": self.directory, "ETA": self.status or self._time_left(now)}
-        fields["time (s)"] = f"{self.seconds:,.0f}/{self.total:,.0f}"
-        if self._state is not None:
-            tick, accuracy, density, up, down = self._state
-            fields |= {"tick": f"{tick:,}", "up": format_bytes(up), "down": format_bytes(down)}
-            fields["acc"] = "" if accuracy is None else format_percent(accuracy)
-            fields["density"] = "" if density is None else f"{density:.2f}"
-        return {column: fields.get(column, "") for column in _COLUMNS}
+        told = self.resumed_at is not None
+        return {
+            "run": self.label,
+            "bar": "",
+            "time (s)": f"{self.seconds:,.0f}/{self.total:,.0f}",
+            "tick": f"{self._tick:,}" if told else "",
+            "acc": "" if self._accuracy is None else format_percent(self._accuracy),
+            "density": "" if self._density is None else f"{self._density:.2f}",
+            "up": format_bytes(self._bytes_up) if told else "",
+            "down": format_bytes(self._bytes_down) if told else "",
+            "ETA": self.status or self._time_left(now),
+            "directory": self.directory,
+        }
 
     def _time_left(self, now: float) -> str:
         # The first report only sets the mark: a resumed run starts with virtual seconds spent elsewhere.
@@ -119,6 +133,7 @@ class Display:
 
     Args:
         work: how long every run still to do is expected to take, by name and in any unit; None for a single run.
+        about: words that tell runs of the same label apart, by name.
         finished: how many runs of the sweep were done before.
         stream: where to write; standard error unless given.
         clock: the wall clock, for tests.
@@ -128,6 +143,7 @@ class Display:
         self,
         *,
         work: Mapping[str, float] | None = None,
+        about: Mapping[str, str] | None = None,
         finished: int = 0,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -135,6 +151,7 @@ class Display:
         self._stream = sys.stderr if stream is None else stream
         self._clock, self._began, self._due = clock, clock(), -math.inf
         self._sweep, self._work, self._finished = work is not None, dict(work or {}), finished
+        self._about = about or {}
         self._rows: dict[str, RunRow] = {}
         self._ends: dict[str, str] = {}  # status by name; a short run may end before it was seen to begin
         self._done_before = 0.0  # work of interrupted runs that was done before this sweep
@@ -166,7 +183,7 @@ class Display:
 
     def began(self, name: str, label: str, seconds: float) -> None:
         """Add a run of the sweep, which starts or goes on."""
-        self._add(name, label, seconds, directory=name)
+        self._add(name, f"{label} {self._about.get(name, '')}".rstrip(), seconds, directory=name)
 
     def update(self, name: str, state: Mapping[str, float]) -> None:
         """Report where a run of the sweep stands; `state` has the arguments of `RunRow.update`."""
@@ -175,11 +192,11 @@ class Display:
             self._done_before += self._work[name] * min(1.0, state["seconds"] / row.total)
         row.update(**state)  # type: ignore[arg-type]
 
-    def ended(self, name: str, status: str) -> None:
-        """Report how a run of the sweep ended."""
+    def ended(self, name: str, status: str, accuracy: float | None = None) -> None:
+        """Report how a run of the sweep ended, and the accuracy it came to."""
         self._ends[name] = status
         if name in self._rows:
-            self._rows[name].status = status
+            self._rows[name].end(status, accuracy)
         if status != "finished":
             self._work[name] = 0.0  # it did not take its time, and says nothing about the pace
         self._due = -math.inf
@@ -236,7 +253,7 @@ class Display:
             shown = [f"{row.label} {row.seconds:,.0f}/{row.total:,.0f} s" for row in running]
             return "  ".join([self._counts(), *shown, f"ETA {self._time_left(now)}"])
         texts = running[-1].fields(now)
-        named = (f"{column} {texts[column]}" for column in _COLUMNS[3:-1] if texts[column])
+        named = [f"{column} {texts[column]}" for column in _NAMED if texts[column]]
         return "  ".join([texts["run"], f"{texts['time (s)']} s", *named])
 
     def _counts(self) -> str:
@@ -256,7 +273,7 @@ class Display:
 
 def _widths(cells: Sequence[Mapping[str, str]], width: int) -> dict[str, int]:
     """The columns that fit into a terminal and their widths; the bar takes what is left, the name gives what lacks."""
-    shown = [column for column in _COLUMNS if column == "bar" or any(texts[column] for texts in cells)]
+    shown = [column for column in cells[0] if column == "bar" or any(texts[column] for texts in cells)]
     widths = {column: max(map(cell_len, [column, *(texts[column] for texts in cells)])) for column in shown}
     widths["bar"] = _BAR_WIDTHS[0]
     for column in _DROPPED_FIRST:

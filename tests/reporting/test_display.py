@@ -119,6 +119,22 @@ def test_the_running_and_the_newest_rows_are_shown_where_not_all_have_room(sized
     assert any(line.startswith("run2") and "diverged" in line for screen in screens(stream) for line in screen)
 
 
+def test_an_ended_run_is_shown_as_complete_with_its_last_accuracy(sized: Callable[..., None]) -> None:
+    sized(110)
+    stream = Terminal()
+    with Display(work={"a": 1.0, "b": 1.0}, about={"a": "rate=0.1", "b": "rate=0.2"}, stream=stream) as display:
+        for name in ("a", "b"):
+            display.began(name, "FedGMR seed 0", 400)
+            display.update(name, {"seconds": 312.0, **STATE})
+        display.ended("a", "finished", 0.951)
+        display.ended("b", "died")
+        _, first, second, total = screens(stream)[-1]
+    assert [words(first)[index] for index in (0, 2, 4, 8)] == ["FedGMR seed 0 rate=0.1", "400/400", "95.1 %", "done"]
+    assert [words(second)[index] for index in (0, 2, 4, 8)] == ["FedGMR seed 0 rate=0.2", "312/400", "93.4 %", "died"]
+    assert "─" not in first
+    assert total.startswith("1/2 runs done  1 failed  0 left")
+
+
 def test_the_terminal_is_redrawn_at_most_five_times_a_second(sized: Callable[..., None]) -> None:
     stream, clock = Terminal(), Clock()
     with Display(stream=stream, clock=clock) as display:

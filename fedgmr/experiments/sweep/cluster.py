@@ -72,8 +72,8 @@ class _Tasks:
                 self._look()
                 for reference in done:
                     run = self.pending.pop(reference)
-                    outcomes[run.key] = self._outcome(reference)
-                    self.watcher.ended(run.name, outcomes[run.key].status)
+                    outcome = outcomes[run.key] = self._outcome(reference)
+                    self.watcher.ended(run.name, outcome.status, outcome.accuracy)
         finally:
             for reference in self.pending:
                 self.ray.cancel(reference, force=True)

@@ -87,8 +87,8 @@ def run_here(runs: Sequence[PlannedRun], watcher: SweepWatcher) -> dict[str, Out
     outcomes = {}
     for run in runs:
         watcher.began(run.name, run.label, run.recipe.seconds)
-        outcomes[run.key] = perform_run(run.recipe, run.directory, _Here(run, watcher))
-        watcher.ended(run.name, outcomes[run.key].status)
+        outcome = outcomes[run.key] = perform_run(run.recipe, run.directory, _Here(run, watcher))
+        watcher.ended(run.name, outcome.status, outcome.accuracy)
     return outcomes
 
 
@@ -126,5 +126,5 @@ class _Unwatched:
     def update(self, name: str, state: Mapping[str, float]) -> None:
         pass
 
-    def ended(self, name: str, status: str) -> None:
+    def ended(self, name: str, status: str, accuracy: float | None) -> None:
         pass

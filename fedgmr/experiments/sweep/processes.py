@@ -146,7 +146,7 @@ class _Pool:
 
     def _end(self, run: PlannedRun, outcome: Outcome) -> None:
         self.outcomes[run.key] = outcome
-        self.watcher.ended(run.name, outcome.status)
+        self.watcher.ended(run.name, outcome.status, outcome.accuracy)
 
 
 def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -24,10 +24,12 @@ class Outcome:
         status: `finished`; `diverged` (its record is there); `refused`: it cannot be run as things are; `died`: its
             process was lost, again and again; `failed`: a defect of the program.
         problem: what happened, for people.
+        accuracy: the last one, 0..1, of a run that finished now.
     """
 
     status: Literal["finished", "diverged", "refused", "died", "failed"]
     problem: str = ""
+    accuracy: float | None = None
 
 
 class SweepWatcher(Protocol):
@@ -41,8 +43,8 @@ class SweepWatcher(Protocol):
         """Where it stands: the arguments of `Watcher.update`."""
         ...
 
-    def ended(self, name: str, status: str) -> None:
-        """It ended, and how: the status of its outcome."""
+    def ended(self, name: str, status: str, accuracy: float | None) -> None:
+        """It ended: the status and the accuracy of its outcome."""
         ...
 
 
@@ -51,10 +53,10 @@ def perform_run(recipe: Recipe, directory: Path, watcher: Watcher | None = None)
     try:
         status = run_status(directory)
         if status == "missing":
-            run_recipe(recipe, directory, watcher)
-        elif status == "interrupted":
-            resume_run(directory, watcher)
-        elif status == "diverged":
+            return Outcome(status="finished", accuracy=run_recipe(recipe, directory, watcher).final_accuracy)
+        if status == "interrupted":
+            return Outcome(status="finished", accuracy=resume_run(directory, watcher).final_accuracy)
+        if status == "diverged":
             return Outcome(status="diverged", problem=str(read_json(directory / SUMMARY).get("problem", "")))
     except Diverged as error:
         return Outcome(status="diverged", problem=str(error))

@@ -28,7 +28,7 @@ class Log:
     def update(self, name: str, state: dict[str, float]) -> None:
         self.ticks.setdefault(name, []).append(state["tick"])
 
-    def ended(self, name: str, status: str) -> None:
+    def ended(self, name: str, status: str, accuracy: float | None) -> None:
         self.lines.append(("ended", name.split("-")[1], status))
 
 
