@@ -234,9 +234,8 @@ class Display:
             table.add_column(heading, width=wide, justify=side, no_wrap=True, overflow="ellipsis")
         for row, texts in zip(rows, cells, strict=True):
             table.add_row(*(_bar(row.share, widths[column]) if column == "bar" else texts[column] for column in widths))
-        if not self._sweep:
-            return Group(table)
-        total = f"{self._counts()}  ETA {self._time_left(now)}"
+        # A single run has an empty line there: the ^C that a terminal shows would wrap at the end of a full one.
+        total = f"{self._counts()}  ETA {self._time_left(now)}" if self._sweep else ""
         return Group(table, Text(total, no_wrap=True, overflow="ellipsis"))
 
     def _most_telling(self, most: int) -> Sequence[RunRow]:

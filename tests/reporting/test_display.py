@@ -152,7 +152,7 @@ def test_the_end_removes_the_table_and_silences_the_display(sized: Callable[...,
         print("a warning", file=sys.stderr)
         assert "a warning\n" in CODES.sub("", stream.getvalue())  # above the table, not through it
     assert (sys.stdout, sys.stderr) == before
-    assert stream.getvalue().endswith("\x1b[1A\x1b[2K" * 2)  # header and row are erased
+    assert stream.getvalue().endswith("\x1b[1A\x1b[2K" * 3)  # header, row and the line of totals are erased
     hidden, shown = stream.getvalue().rfind("\x1b[?25l"), stream.getvalue().rfind("\x1b[?25h")
     assert shown > hidden  # the cursor
     length = len(stream.getvalue())
