@@ -14,7 +14,7 @@ from fedgmr.recipe import recipe_schema, shipped_recipes
 from fedgmr.settings.schema import plain
 from fedgmr.settings.text import dump, read_mapping
 from fedgmr.tasks import BUILT_IN as TASKS
-from fedgmr.tasks.survey import download, survey
+from fedgmr.tasks.sources import download, survey
 from fedgmr.tasks.task import task_factory
 
 

@@ -13,12 +13,11 @@ from torch import nn
 from fedgmr.recipe import Recipe, read_recipe_data, recipe_from, shipped_recipes
 from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.layout import Layout
-from fedgmr.tasks import BUILT_IN
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
 from fedgmr.tasks.models.transformer import Transformer2L
 from fedgmr.tasks.models.vgg11 import VGG11
-from fedgmr.tasks.sources import find_source
+from fedgmr.tasks.sources import Source
 
 TASKS: Mapping[str, str] = {
     "femnist": "FEMNIST",
@@ -100,9 +99,9 @@ def _partition(setting: Setting, overrides: Sequence[str]) -> list[str]:
         return ["partition=iid"]
     prefix = "task.options."
     options = dict(word.removeprefix(prefix).split("=", 1) for word in overrides if word.startswith(prefix))
-    sources = import_module(f"fedgmr.tasks.{BUILT_IN[setting.task]}").SOURCES
+    sources = import_module(f"fedgmr.tasks.{setting.task}").SOURCES
     try:
-        source = find_source(setting.task, sources, options.get("root"), options.get("source", "auto"))[0].name
+        source = Source.find(setting.task, sources, options.get("root"), options.get("source", "auto"))[0].name
     except SettingError:  # the data is not here
         return []
     return ["partition=by_user"] if (setting.task, source) in _WITH_WRITERS else []

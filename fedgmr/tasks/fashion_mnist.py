@@ -3,22 +3,21 @@
 Small, public and quick to fetch: `fedgmr data --download fashion_mnist`.
 """
 
-import torch
-
-from fedgmr.tasks.formats.idx import CLASSES, FOLDER, count_idx_folder, download_idx_folder, read_idx_folder
+from fedgmr.tasks.formats.idx import CLASSES, FOLDER, IdxFolder
 from fedgmr.tasks.images import to_unit
 from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.tasks.models.conv2 import Conv2
-from fedgmr.tasks.sources import Source, find_source
+from fedgmr.tasks.sources import Source
 from fedgmr.tasks.task import Task
 
 SOURCES = (
     Source(
         name="idx",
+        title="Fashion-MNIST (Conv-2)",
         paths=(FOLDER,),
-        wanted=f"{FOLDER} (the four IDX files, train-images-idx3-ubyte.gz and so on)",
-        count=count_idx_folder,
-        download=download_idx_folder,
+        contents=f"{FOLDER} (the four IDX files, train-images-idx3-ubyte.gz and so on)",
+        format=IdxFolder(),
+        download=IdxFolder().download,
     ),
 )
 
@@ -30,14 +29,12 @@ def fashion_mnist(seed: int = 0, root: str | None = None) -> Task:
         seed: not used; the split is the published one.
         root: directory with the data; None: the environment variable FEDGMR_DATA.
     """
-    _, place = find_source("fashion_mnist", SOURCES, root, "auto")
-    data = read_idx_folder(place)
+    chosen, place = Source.find("fashion_mnist", SOURCES, root, "auto")
     return Task(
         name="fashion_mnist",
-        title="Fashion-MNIST (Conv-2)",
+        title=chosen.title,
         model=lambda: Conv2(CLASSES),
-        train=(torch.from_numpy(data.train[0]), torch.from_numpy(data.train[1])),
-        test=(torch.from_numpy(data.test[0]), torch.from_numpy(data.test[1])),
+        **chosen.format.read(place).fields(),
         loss=one_hot_bce,
         prepare=to_unit,
     )

@@ -6,34 +6,33 @@ to 168 x 168, test on the centre. Without it 100 classes of Tiny-ImageNet stand 
 
 from pathlib import Path
 
-import torch
-
-from fedgmr.tasks.formats.folders import CLASSES, count_folders, read_folders
-from fedgmr.tasks.formats.packed import count_sheets, read_sheets
-from fedgmr.tasks.images import FlipAndCrop, FlipAndResizedCrop, black_of, normaliser
+from fedgmr.tasks.formats.folders import CLASSES, ImageFolders
+from fedgmr.tasks.formats.packed import ImageSheets
+from fedgmr.tasks.images import FlipAndCrop, FlipAndResizedCrop, Normaliser
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
-from fedgmr.tasks.sources import Source, check_whole, find_source
+from fedgmr.tasks.sources import Source, check_whole
 from fedgmr.tasks.task import Augmentation, Task
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+COLOURS = Normaliser(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 SOURCES = (
     Source(
         name="folders",
+        title="ImageNet-100 (ResNet-18)",
         paths=("imagenet100",),
-        wanted=f"imagenet100/train and imagenet100/val ({CLASSES} class folders of images each)",
-        count=count_folders,
+        contents=f"imagenet100/train and imagenet100/val ({CLASSES} class folders of images each)",
+        format=ImageFolders(),
     ),
     Source(
         name="tiny",
+        title="Tiny-ImageNet for ImageNet-100 (ResNet-18)",
         paths=("tiny_imagenet100.npz",),
-        wanted="tiny_imagenet100.npz (a stand-in)",
-        count=count_sheets,
+        contents="tiny_imagenet100.npz (a stand-in)",
+        format=ImageSheets(classes=CLASSES, side=64),
         stand_in=(
             "100 classes of Tiny-ImageNet, 64 x 64 pixels, stand in for ImageNet-100; numbers are not ImageNet-100's"
         ),
     ),
 )
-_TITLES = {"folders": "ImageNet-100 (ResNet-18)", "tiny": "Tiny-ImageNet for ImageNet-100 (ResNet-18)"}
 
 
 def imagenet100(
@@ -50,20 +49,19 @@ def imagenet100(
     """
     check_whole("pixels", pixels, 1)
     augment: Augmentation
-    chosen, place = find_source("imagenet100", SOURCES, root, source)
+    chosen, place = Source.find("imagenet100", SOURCES, root, source)
     if chosen.name == "folders":
-        data = read_folders(place, pixels=pixels, cache=Path(cache).expanduser() if cache else place.parent)
+        data = ImageFolders(pixels=pixels, cache=Path(cache).expanduser() if cache else None).read(place)
         augment = FlipAndResizedCrop(size=pixels)
     else:
-        data = read_sheets(place, CLASSES, 64)
-        augment = FlipAndCrop(pad=8, black=black_of(MEAN, STD))
+        data = chosen.format.read(place)
+        augment = FlipAndCrop(pad=8, black=COLOURS.black)
     return Task(
         name="imagenet100",
-        title=_TITLES[chosen.name],
+        title=chosen.title,
         model=ResNet18,
-        train=(torch.from_numpy(data.train[0]), torch.from_numpy(data.train[1])),
-        test=(torch.from_numpy(data.test[0]), torch.from_numpy(data.test[1])),
-        prepare=normaliser(MEAN, STD),
+        **data.fields(),
+        prepare=COLOURS,
         augment=augment,
         keep=(SHORTCUTS,),
         stand_in=chosen.stand_in,

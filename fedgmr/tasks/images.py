@@ -5,7 +5,7 @@ whatever device they are. What is random is drawn beforehand with numpy: the sam
 the device never waits for the host.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedgmr.tasks.task import Drawn
-
-Prepare = Callable[[Tensor], Tensor]
 
 _AREA = (0.08, 1.0)  # of the image, in a resized crop
 _ASPECT = (3 / 4, 4 / 3)
@@ -26,19 +24,22 @@ def to_unit(pixels: Tensor) -> Tensor:
     return pixels.to(torch.get_default_dtype()).div_(255.0)
 
 
-def normaliser(mean: Sequence[float], std: Sequence[float]) -> Prepare:
+@dataclass(frozen=True, kw_only=True)
+class Normaliser:
     """Bytes to 0..1, then (x - mean) / std per channel."""
 
-    def prepare(pixels: Tensor) -> Tensor:
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """The images, normalised."""
         x = to_unit(pixels)
-        return x.sub_(_per_channel(mean, x)).div_(_per_channel(std, x))
+        return x.sub_(_per_channel(self.mean, x)).div_(_per_channel(self.std, x))
 
-    return prepare
-
-
-def black_of(mean: Sequence[float], std: Sequence[float]) -> tuple[float, ...]:
-    """What a black pixel becomes in `normaliser`, per channel."""
-    return tuple(-m / s for m, s in zip(mean, std, strict=True))
+    @property
+    def black(self) -> tuple[float, ...]:
+        """The value of a black pixel after this, per channel."""
+        return tuple(-m / s for m, s in zip(self.mean, self.std, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from fedgmr.seeding import generator
+from fedgmr.tasks.images import to_unit
 from fedgmr.tasks.task import Task
 
 _TEST_PER_CLASS = 100
@@ -37,7 +38,7 @@ def mnist5k(seed: int = 0) -> Task:
         model=SmallNet,
         train=(x[train], y[train]),
         test=(x[test], y[test]),
-        prepare=_to_unit,
+        prepare=to_unit,
         holdout=200,
     )
 
@@ -58,10 +59,6 @@ class SmallNet(nn.Sequential):
             nn.ReLU(),
             nn.Linear(122, 10),
         )
-
-
-def _to_unit(pixels: Tensor) -> Tensor:
-    return pixels.to(torch.get_default_dtype()).div_(255.0)
 
 
 @cache

@@ -4,7 +4,7 @@ A fifth of the users is the test set; the vocabulary is that of the others. With
 small Stack Exchange sites or messages of the Ubuntu help channel stand in.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -13,40 +13,38 @@ import torch
 
 from fedgmr.seeding import generator
 from fedgmr.tasks.formats.arrays import DataError
-from fedgmr.tasks.formats.lines import count_lines, read_lines
+from fedgmr.tasks.formats.lines import TextLines
 from fedgmr.tasks.losses import token_cross_entropy, token_top1
 from fedgmr.tasks.models.transformer import Transformer2L
-from fedgmr.tasks.sources import Source, check_whole, find_source
+from fedgmr.tasks.sources import Source, check_whole
 from fedgmr.tasks.task import Samples, Task
-from fedgmr.tasks.words import Tokens, build_vocabulary, sequences, split_words
+from fedgmr.tasks.words import Tokens, Vocabulary
 
 SOURCES = (
     Source(
         name="stackoverflow",
+        title="StackOverflow (Transformer-2L)",
         paths=("stackoverflow_users.jsonl", "stackoverflow_users.jsonl.xz"),
-        wanted="stackoverflow_users.jsonl or .jsonl.xz (a user and a text per line)",
-        count=count_lines,
+        contents="stackoverflow_users.jsonl or .jsonl.xz (a user and a text per line)",
+        format=TextLines(),
     ),
     Source(
         name="stackexchange",
+        title="Stack Exchange for StackOverflow (Transformer-2L)",
         paths=("stackexchange_users.jsonl.xz", "stackexchange_users.jsonl"),
-        wanted="stackexchange_users.jsonl.xz (a stand-in)",
-        count=count_lines,
+        contents="stackexchange_users.jsonl.xz (a stand-in)",
+        format=TextLines(),
         stand_in="Posts of small Stack Exchange sites stand in for StackOverflow; numbers are not StackOverflow's",
     ),
     Source(
         name="ubuntu_irc",
+        title="Ubuntu IRC for StackOverflow (Transformer-2L)",
         paths=("ubuntu_irc_users.jsonl.xz", "ubuntu_irc_users.jsonl"),
-        wanted="ubuntu_irc_users.jsonl.xz (a stand-in)",
-        count=count_lines,
+        contents="ubuntu_irc_users.jsonl.xz (a stand-in)",
+        format=TextLines(),
         stand_in="Messages of the Ubuntu help channel stand in for StackOverflow; numbers are not StackOverflow's",
     ),
 )
-_TITLES = {
-    "stackoverflow": "StackOverflow (Transformer-2L)",
-    "stackexchange": "Stack Exchange for StackOverflow (Transformer-2L)",
-    "ubuntu_irc": "Ubuntu IRC for StackOverflow (Transformer-2L)",
-}
 _POSITIONS = 128
 _EVALUATION_BATCH = 32  # whose logits are 164 MB
 _TEST_SHARE = 0.2  # of the users: the paper has 6,000 and 1,500
@@ -73,11 +71,11 @@ def stackoverflow(
     check_whole("users", users, 2)
     check_whole("per_user", per_user, 1)
     check_whole("length", length, 2, _POSITIONS)
-    chosen, place = find_source("stackoverflow", SOURCES, root, source)
+    chosen, place = Source.find("stackoverflow", SOURCES, root, source)
     train, test, owners = _samples(place, seed, users, per_user, length)
     return Task(
         name="stackoverflow",
-        title=_TITLES[chosen.name],
+        title=chosen.title,
         model=Transformer2L,
         train=train,
         test=test,
@@ -91,28 +89,26 @@ def stackoverflow(
 
 def _samples(path: Path, seed: int, users: int, per_user: int, length: int) -> tuple[Samples, Samples, torch.Tensor]:
     """Training and test samples, and the user of each training sample."""
-    texts = list(read_lines(path).values())
+    texts = list(TextLines().read(path).values())
     if len(texts) < 2:
         raise DataError(f"{path} has the texts of one user only: training and test need different ones.")
     drawn = generator(seed, "split").permutation(len(texts))[:users]
     held = max(1, round(_TEST_SHARE * len(drawn)))
     # Only what can become a sequence is split into words: a text gives at least one.
-    chosen = {int(user): [split_words(text) for text in texts[user][:per_user]] for user in np.sort(drawn)}
+    chosen = {int(user): [Vocabulary.split(text) for text in texts[user][:per_user]] for user in np.sort(drawn)}
     testers = set(drawn[:held].tolist())
     learners = [user for user in chosen if user not in testers]
-    vocabulary = build_vocabulary(words for user in learners for words in chosen[user])
+    vocabulary = Vocabulary.of(words for user in learners for words in chosen[user])
 
     def rows(people: Iterable[int]) -> list[list[Tokens]]:
-        return [_rows(chosen[user], vocabulary, per_user, length) for user in people]
+        return [
+            list(islice((row for words in chosen[user] for row in vocabulary.sequences(words, length)), per_user))
+            for user in people
+        ]
 
     train, test = rows(learners), rows(sorted(testers))
     owners = np.repeat(np.arange(len(train)), [len(own) for own in train])
     return _stacked(train), _stacked(test), torch.from_numpy(owners)
-
-
-def _rows(texts: Sequence[Sequence[str]], vocabulary: Mapping[str, int], per_user: int, length: int) -> list[Tokens]:
-    every = (row for words in texts for row in sequences(words, vocabulary, length))
-    return list(islice(every, per_user))
 
 
 def _stacked(by_user: Sequence[Sequence[Tokens]]) -> Samples:

@@ -23,14 +23,12 @@ from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.submodels.layout import Layout
 
 Samples = tuple[Tensor, Tensor]  # inputs, targets; the first dimension is the sample
-Metric = Callable[
-    [Tensor, Tensor], tuple[Tensor, int]
-]  # (outputs, targets) -> (sum of the metric, how many it is over)
-Drawn = NDArray[np.float32]  # what an augmentation drew: [samples, as many numbers as it needs]
+Metric = Callable[[Tensor, Tensor], tuple[Tensor, int]]  # (outputs, targets) -> (sum of the metric, number counted)
+Drawn = NDArray[np.float32]  # the numbers that an augmentation drew: [samples, as many as it needs]
 
 
 class Augmentation(Protocol):
-    """Random changes to the inputs of a training mini-batch: what is drawn, and what is done with it."""
+    """Random changes to the inputs of a training mini-batch: first the draws, then the changes."""
 
     def draw(self, draws: np.random.Generator, count: int, /) -> Drawn:
         """The numbers for `count` samples, one row each; all that is random."""
@@ -162,4 +160,4 @@ def task_factory(name: str) -> TaskFactory:
         return imported(name, "task.name")  # type: ignore[no-any-return]
     if name not in BUILT_IN:
         raise SettingError(f"task.name is {name!r}: {suggestion(name, list(BUILT_IN))}")
-    return getattr(importlib.import_module(f"fedgmr.tasks.{BUILT_IN[name]}"), name)  # type: ignore[no-any-return]
+    return getattr(importlib.import_module(f"fedgmr.tasks.{name}"), name)  # type: ignore[no-any-return]

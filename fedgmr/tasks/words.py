@@ -7,6 +7,7 @@ that is longer than a sequence goes on in the next, which starts with the last t
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,25 +23,31 @@ Tokens = NDArray[np.int64]
 _WORD = re.compile(r"<url>|\w+(?:'\w+)*|[^\w\s]")
 
 
-def split_words(text: str) -> list[str]:
-    """Lower-case words, and punctuation marks by themselves."""
-    return _WORD.findall(text.lower())
+@dataclass(frozen=True)
+class Vocabulary:
+    """The numbers of the most frequent words, from 1."""
 
+    numbers: Mapping[str, int]
 
-def build_vocabulary(texts: Iterable[Sequence[str]], size: int = WORDS) -> dict[str, int]:
-    """Numbers of the most frequent words, from 1; of equally frequent ones the first in the alphabet comes first."""
-    counts: Counter[str] = Counter()
-    for words in texts:
-        counts.update(words)
-    ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
-    return {word: number for number, (word, _) in enumerate(ranked[:size], 1)}
+    @classmethod
+    def of(cls, texts: Iterable[Sequence[str]], size: int = WORDS) -> "Vocabulary":
+        """The most frequent words of texts; of equally frequent ones the first in the alphabet comes first."""
+        counts: Counter[str] = Counter()
+        for words in texts:
+            counts.update(words)
+        ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+        return cls({word: number for number, (word, _) in enumerate(ranked[:size], 1)})
 
+    @staticmethod
+    def split(text: str) -> list[str]:
+        """Lower-case words, and punctuation marks by themselves."""
+        return _WORD.findall(text.lower())
 
-def sequences(words: Sequence[str], vocabulary: Mapping[str, int], length: int) -> Iterator[Tokens]:
-    """Rows of `length` + 1 tokens: the first `length` are inputs, the last `length` their targets."""
-    tokens = [BEGIN, *(vocabulary.get(word, UNKNOWN) for word in words), END]
-    for start in range(0, len(tokens) - 1, length):
-        row = np.full(length + 1, PAD, np.int64)
-        part = tokens[start : start + length + 1]
-        row[: len(part)] = part
-        yield row
+    def sequences(self, words: Sequence[str], length: int) -> Iterator[Tokens]:
+        """Rows of `length` + 1 tokens: the first `length` are inputs, the last `length` their targets."""
+        tokens = [BEGIN, *(self.numbers.get(word, UNKNOWN) for word in words), END]
+        for start in range(0, len(tokens) - 1, length):
+            row = np.full(length + 1, PAD, np.int64)
+            part = tokens[start : start + length + 1]
+            row[: len(part)] = part
+            yield row

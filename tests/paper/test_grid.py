@@ -1,5 +1,4 @@
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,6 +6,9 @@ import torch
 
 from fedgmr.paper.grid import Setting, paper_layout, recipe_for
 from fedgmr.tasks import cifar10, femnist, imagenet100, stackoverflow
+from fedgmr.tasks.formats.arrays import Images
+from fedgmr.tasks.formats.packed import ImageArrays, ImageSheets
+from fedgmr.tasks.sources import Source
 
 NONIID = Setting(task="femnist", heterogeneity="medium", split="noniid")
 
@@ -30,12 +32,12 @@ def test_overrides_come_last_and_seeds_count_from_the_recipe() -> None:
 
 def test_layouts_are_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     images = (np.zeros((2, 28, 28), np.uint8), np.zeros(2, np.int64))
-    read = SimpleNamespace(train=images, test=images, users=None)
+    read = Images(train=images, test=images)
     words = (torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long))
-    for module, reader in ((femnist, "read_arrays"), (cifar10, "read_sheets"), (imagenet100, "read_sheets")):
-        monkeypatch.setattr(module, reader, lambda *_: read)
+    for packed in (ImageArrays, ImageSheets):
+        monkeypatch.setattr(packed, "read", lambda *_: read)
     monkeypatch.setattr(stackoverflow, "_samples", lambda *_: (words, words, torch.zeros(2, dtype=torch.long)))
+    monkeypatch.setattr(Source, "find", lambda name, sources, *_: (sources[1], Path()))
     for module in (femnist, cifar10, imagenet100, stackoverflow):
-        monkeypatch.setattr(module, "find_source", lambda name, sources, *_: (sources[1], Path()))
         name = module.__name__.rpartition(".")[2]
         assert getattr(module, name)().layout() == paper_layout(name)

@@ -13,8 +13,8 @@ from fedgmr.experiments.assembly import resolve
 from fedgmr.recipe import load_recipe
 from fedgmr.seeding import generator
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.tasks.cifar10 import MEAN, STD, cifar10
-from fedgmr.tasks.images import FlipAndCrop, black_of
+from fedgmr.tasks.cifar10 import COLOURS, cifar10
+from fedgmr.tasks.images import FlipAndCrop
 from fedgmr.tasks.partition import Dirichlet, SampleOrder
 from fedgmr.tasks.task import Drawn, Task
 from fedgmr.training.rules import PlainSGD
@@ -55,7 +55,7 @@ def test_normalisation_and_black(tmp_path: Path) -> None:
     pixels[0, 1] = 255
     inputs = task.inputs(pixels)
     assert inputs[0, :, 0, 0].tolist() == pytest.approx([-0.4914 / 0.2023, (1 - 0.4822) / 0.1994, -0.4465 / 0.2010])
-    assert black_of(MEAN, STD)[0] == pytest.approx(float(inputs[0, 0, 0, 0]))
+    assert COLOURS.black[0] == pytest.approx(float(inputs[0, 0, 0, 0]))
     assert pixels.max() == 255, "what is stored stays as it is"
 
 

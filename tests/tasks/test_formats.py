@@ -16,11 +16,11 @@ import pytest
 from fedgmr.tasks import named_task
 from fedgmr.tasks.formats import cifar, idx
 from fedgmr.tasks.formats.arrays import Counts
-from fedgmr.tasks.formats.cifar import count_batches, download_batches, read_batches
-from fedgmr.tasks.formats.download import Download, fetch
-from fedgmr.tasks.formats.idx import count_idx_folder, download_idx_folder, read_idx_folder
-from fedgmr.tasks.formats.leaf import count_leaf, read_leaf
-from fedgmr.tasks.formats.lines import count_lines, read_lines
+from fedgmr.tasks.formats.cifar import CifarBatches
+from fedgmr.tasks.formats.download import Download
+from fedgmr.tasks.formats.idx import IdxFolder
+from fedgmr.tasks.formats.leaf import LeafFolder
+from fedgmr.tasks.formats.lines import TextLines
 
 BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
 
@@ -65,24 +65,24 @@ def test_leaf_keeps_its_split_and_its_writers(tmp_path: Path) -> None:
     write_leaf(tmp_path / "train" / "a.json", {"f01": [3, 61], "f02": [0]})
     write_leaf(tmp_path / "train" / "b.json", {"f03": [7, 7, 7], "f04": []})
     write_leaf(tmp_path / "test" / "a.json", {"f01": [5]}, value=1.0)
-    data = read_leaf(tmp_path, seed=0)
+    data = LeafFolder().read(tmp_path, seed=0)
     assert data.train[0].shape == (6, 1, 28, 28)
     assert data.train[1].tolist() == [3, 61, 0, 7, 7, 7]
     assert data.users is not None
     assert data.users.tolist() == [0, 0, 1, 2, 2, 2]
     assert set(data.train[0].ravel()) == {204}  # (1 - 0.2) · 255: ink is bright
     assert set(data.test[0].ravel()) == {0}  # white paper
-    assert str(count_leaf(tmp_path)) == "6 + 1 samples, 4 users, 62 classes"
+    assert str(LeafFolder().count(tmp_path)) == "6 + 1 samples, 4 users, 62 classes"
 
 
 def test_leaf_without_a_split_gives_a_tenth_of_every_writer_to_the_test(tmp_path: Path) -> None:
     write_leaf(tmp_path / "all.json", {"a": list(range(30)), "b": [1, 2], "c": [9]})
-    first, again, other = (read_leaf(tmp_path, seed) for seed in (0, 0, 1))
+    first, again, other = (LeafFolder().read(tmp_path, seed) for seed in (0, 0, 1))
     assert first.users is not None
     assert np.bincount(first.users).tolist() == [27, 1, 1]
     assert sorted([*first.train[1], *first.test[1]]) == sorted([*range(30), 1, 2, 9])
     assert first.test[1].tolist() == again.test[1].tolist() != other.test[1].tolist()
-    assert count_leaf(tmp_path) == Counts(train=33, users=3, classes=62)
+    assert LeafFolder().count(tmp_path) == Counts(train=33, users=3, classes=62)
 
 
 @pytest.mark.parametrize(
@@ -116,26 +116,26 @@ def test_leaf_without_a_split_gives_a_tenth_of_every_writer_to_the_test(tmp_path
 def test_bad_leaf_files(content: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(ValueError, match=complaint):
-        read_leaf(tmp_path, seed=0)
+        LeafFolder().read(tmp_path, seed=0)
 
 
 def test_leaf_folders_that_lack_something(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no JSON files: put LEAF's there"):
-        read_leaf(tmp_path, seed=0)
+        LeafFolder().read(tmp_path, seed=0)
     (tmp_path / "train").mkdir()
     with pytest.raises(ValueError, match="has only one of the folders train and test"):
-        read_leaf(tmp_path, seed=0)
+        LeafFolder().read(tmp_path, seed=0)
 
 
 def test_cifar_batches(tmp_path: Path) -> None:
     write_batches(tmp_path)
-    data = read_batches(tmp_path)
+    data = CifarBatches().read(tmp_path)
     assert data.train[0].shape == (15, 3, 32, 32)
     assert data.train[0][:, 0, 5, 5].tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3
     assert data.train[0][3, :, 31, 0].tolist() == [1, 101, 1]
     assert data.train[1].tolist() == [0, 1, 2] * 5
     assert data.test[0][:, 2, 0, 0].tolist() == [5] * 3
-    assert str(count_batches(tmp_path)) == "15 + 3 samples, 10 classes"
+    assert str(CifarBatches().count(tmp_path)) == "15 + 3 samples, 10 classes"
 
 
 class Payload:
@@ -165,7 +165,7 @@ def test_bad_cifar_batches(
     content = {b"data": np.zeros((3, 3072), np.uint8), b"labels": [0, 1, 2]} | changes
     (tmp_path / "data_batch_1").write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(ValueError, match=complaint):
-        read_batches(tmp_path)
+        CifarBatches().read(tmp_path)
     assert capsys.readouterr().out == ""
 
 
@@ -175,10 +175,10 @@ def test_truncated_and_missing_cifar_batches(tmp_path: Path) -> None:
     for content in (whole[:-400], pickle.dumps([1, 2]), pickle.dumps({b"labels": []}), b""):
         (tmp_path / "data_batch_3").write_bytes(content)
         with pytest.raises(ValueError, match=r"data_batch_3 cannot be read as a CIFAR-10 batch \(.+\): get a complete"):
-            read_batches(tmp_path)
+            CifarBatches().read(tmp_path)
     (tmp_path / "data_batch_3").unlink()
     with pytest.raises(ValueError, match=r"data_batch_3 is missing: put all of data_batch_1 to 5"):
-        read_batches(tmp_path)
+        CifarBatches().read(tmp_path)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -191,7 +191,7 @@ def test_idx_files(packed: bool, tmp_path: Path) -> None:
     assert task.test[1].tolist() == [0, 1]
     assert task.inputs(task.train[0])[0, 0, 1, 23].item() == pytest.approx(0.2)
     assert task.layout().size == 6_603_710 - 52 * 2049  # ten classes rather than 62
-    assert str(count_idx_folder(tmp_path / "fashion-mnist")) == "4 + 2 samples, 10 classes"
+    assert str(IdxFolder().count(tmp_path / "fashion-mnist")) == "4 + 2 samples, 10 classes"
 
 
 def test_bad_idx_files(tmp_path: Path) -> None:
@@ -206,32 +206,32 @@ def test_bad_idx_files(tmp_path: Path) -> None:
     for content, reason in broken.items():
         path.write_bytes(content)
         with pytest.raises(ValueError, match=rf"idx3-ubyte cannot be read as an IDX file \(.*{reason}.*\): get a comp"):
-            read_idx_folder(tmp_path)
+            IdxFolder().read(tmp_path)
     path.write_bytes(whole)
     labels = tmp_path / "train-labels-idx1-ubyte"
     labels.write_bytes(struct.pack(">2I", 0x801, 4) + bytes([0, 1, 10, 2]))
     with pytest.raises(ValueError, match=r"train-labels-idx1-ubyte has the label 10 at sample 2: labels go from 0 to"):
-        read_idx_folder(tmp_path)
+        IdxFolder().read(tmp_path)
     labels.write_bytes(struct.pack(">2I", 0x801, 3) + bytes(3))
     with pytest.raises(ValueError, match=r"images-idx3-ubyte has 4 images and train-labels-idx1-ubyte 3 labels: get c"):
-        read_idx_folder(tmp_path)
+        IdxFolder().read(tmp_path)
     path.write_bytes(struct.pack(">4I", 0x803, 1, 2, 2) + bytes(4))
     with pytest.raises(ValueError, match=r"has images of \(2, 2\) pixels: they must be 28 x 28"):
-        read_idx_folder(tmp_path)
+        IdxFolder().read(tmp_path)
     path.unlink()
     with pytest.raises(ValueError, match=r"has neither train-images-idx3-ubyte nor train-images-idx3-ubyte\.gz"):
-        read_idx_folder(tmp_path)
+        IdxFolder().read(tmp_path)
     path.with_suffix(".gz").write_bytes(gzip.compress(whole)[:-50])
     with pytest.raises(ValueError, match=r"ubyte\.gz cannot be read as an IDX file"):
-        read_idx_folder(tmp_path)
+        IdxFolder().read(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.xz"])
 def test_lines(suffix: str, tmp_path: Path) -> None:
     records = [{"user": 7, "text": "one", "site": "x"}, {"user": "b", "text": "two é"}, {"user": 7, "text": "three"}]
     path = write_lines(tmp_path / f"t.{suffix}", records)
-    assert read_lines(path) == {"7": ["one", "three"], "b": ["two é"]}
-    assert str(count_lines(path)) == "3 samples, 2 users"
+    assert TextLines().read(path) == {"7": ["one", "three"], "b": ["two é"]}
+    assert str(TextLines().count(path)) == "3 samples, 2 users"
 
 
 @pytest.mark.parametrize(
@@ -247,16 +247,16 @@ def test_lines(suffix: str, tmp_path: Path) -> None:
 def test_bad_lines(record: Any, complaint: str, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "t.jsonl", [{"user": "z", "text": "fine"}, record])
     with pytest.raises(ValueError, match=complaint):
-        read_lines(path)
+        TextLines().read(path)
 
 
 def test_truncated_and_empty_lines(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "t.jsonl.xz", [{"user": "z", "text": "fine"}] * 50)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ValueError, match=r"t\.jsonl\.xz cannot be read as JSON lines \(.+\): get a complete copy"):
-        read_lines(path)
+        TextLines().read(path)
     with pytest.raises(ValueError, match=r"e\.jsonl is empty: write one line per text"):
-        read_lines(write_lines(tmp_path / "e.jsonl", []))
+        TextLines().read(write_lines(tmp_path / "e.jsonl", []))
 
 
 def test_downloads_are_checked_and_never_half_there(tmp_path: Path) -> None:
@@ -268,16 +268,16 @@ def test_downloads_are_checked_and_never_half_there(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=rf"gave a file with the MD5 checksum {good.md5}, not 000.*put file into .*data"
     ):
-        fetch(bad, folder)
+        bad.fetch(folder)
     assert list(folder.iterdir()) == []
-    assert fetch(good, folder).read_bytes() == b"published"
+    assert good.fetch(folder).read_bytes() == b"published"
     source.unlink()
-    assert fetch(good, folder) == folder / "file"  # it is there: nothing to download
+    assert good.fetch(folder) == folder / "file"  # it is there: nothing to download
     with pytest.raises(ValueError, match=r"data/file has the MD5 checksum .*, not 0000.*: delete it and start again"):
-        fetch(bad, folder)
+        bad.fetch(folder)
     (folder / "file").unlink()
     with pytest.raises(ValueError, match=r"cannot be downloaded \(.*No such file.*\): put file into .*data by hand"):
-        fetch(good, folder)
+        good.fetch(folder)
     assert list(folder.iterdir()) == []
 
 
@@ -289,7 +289,7 @@ def test_download_of_cifar_unpacks_the_archive(tmp_path: Path, monkeypatch: pyte
         tar.add(tmp_path / "made" / cifar.FOLDER, cifar.FOLDER)
     checksum = hashlib.md5(archive.read_bytes()).hexdigest()
     monkeypatch.setattr(cifar, "ARCHIVE", Download(url=archive.as_uri(), name="a.tar.gz", md5=checksum))
-    assert read_batches(download_batches(root)).train[1].tolist() == [0, 1, 2] * 5
+    assert CifarBatches().read(CifarBatches().download(root)).train[1].tolist() == [0, 1, 2] * 5
 
 
 def test_download_of_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,4 +298,4 @@ def test_download_of_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert checksums.keys() == idx._MD5.keys()
     monkeypatch.setattr(idx, "_MD5", checksums)
     monkeypatch.setattr(idx, "_SITE", f"{(tmp_path / 'site').as_uri()}/")
-    assert len(read_idx_folder(download_idx_folder(tmp_path)).train[1]) == 4
+    assert len(IdxFolder().read(IdxFolder().download(tmp_path)).train[1]) == 4

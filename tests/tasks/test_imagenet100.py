@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedgmr.experiments.assembly import resolve
 from fedgmr.recipe import load_recipe
-from fedgmr.tasks.formats.folders import count_folders, read_folders
+from fedgmr.tasks.formats.folders import ImageFolders
 from fedgmr.tasks.imagenet100 import imagenet100
 from fedgmr.tasks.images import FlipAndCrop, FlipAndResizedCrop
 from fedgmr.tasks.task import Augmentation, Task
@@ -40,7 +40,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_decoding(tree: Path, tmp_path: Path) -> None:
-    data = read_folders(tree, pixels=14, cache=tmp_path)
+    data = ImageFolders(pixels=14, cache=tmp_path).read(tree)
     assert data.train[0].shape == (101, 3, 16, 16)  # 8/7 of 14
     assert data.train[1].tolist() == [0, 1, 1, *range(2, 100)]
     assert data.test[0].shape == (100, 3, 14, 14)
@@ -48,24 +48,24 @@ def test_decoding(tree: Path, tmp_path: Path) -> None:
     assert data.train[0][0, 0, 8].tolist() == [0] * 16
     assert data.train[0][0, 0, 0, 8] > 200
     assert (data.test[0][10] == 20).all()
-    assert str(count_folders(tree)) == "101 + 100 samples, 100 classes"
+    assert str(ImageFolders().count(tree)) == "101 + 100 samples, 100 classes"
 
 
 def test_the_cache_is_used_until_the_files_change(tree: Path, tmp_path: Path) -> None:
     cache = tmp_path / "new" / "place"
-    first = read_folders(tree, pixels=7, cache=cache)
+    first = ImageFolders(pixels=7, cache=cache).read(tree)
     (path,) = cache.iterdir()
     assert path.name == "imagenet100-7.npz"
     made = path.stat().st_mtime_ns
-    again = read_folders(tree, pixels=7, cache=cache)
+    again = ImageFolders(pixels=7, cache=cache).read(tree)
     assert path.stat().st_mtime_ns == made
     assert np.array_equal(first.train[0], again.train[0])
     path.write_bytes(path.read_bytes()[:-30])  # a damaged one is no harm
-    assert np.array_equal(read_folders(tree, pixels=7, cache=cache).test[0], first.test[0])
+    assert np.array_equal(ImageFolders(pixels=7, cache=cache).read(tree).test[0], first.test[0])
     extra = tree / "val" / "n000" / "z.png"
     try:
         Image.new("RGB", (20, 20), (9, 9, 9)).save(extra)
-        assert len(read_folders(tree, pixels=7, cache=cache).test[1]) == 101
+        assert len(ImageFolders(pixels=7, cache=cache).read(tree).test[1]) == 101
     finally:
         extra.unlink()
 
@@ -74,12 +74,12 @@ def test_bad_trees(tmp_path: Path) -> None:
     folder = tmp_path / "imagenet100"
     folder.mkdir()
     with pytest.raises(ValueError, match="imagenet100 needs the folders train and val: put one folder per class"):
-        count_folders(folder)
+        ImageFolders().count(folder)
     write_tree(folder, classes=3)
     with pytest.raises(
         ValueError, match="has 3 classes in train and 3 in val, 3 of them in both: put the same 100 class"
     ):
-        count_folders(folder)
+        ImageFolders().count(folder)
 
 
 def test_bad_images(tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ def test_bad_images(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"val/n042/a\.png cannot be read as an image \(.+\): get a complete copy of it"
     ):
-        read_folders(folder, pixels=7, cache=tmp_path)
+        ImageFolders(pixels=7, cache=tmp_path).read(folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["imagenet100"], "nothing half done is left"
     broken.unlink()
     with pytest.raises(ValueError, match=r"val/n042 has no JPEG or PNG images: put the images of this class there"):
-        read_folders(folder, pixels=7, cache=tmp_path)
+        ImageFolders(pixels=7, cache=tmp_path).read(folder)
 
 
 def test_a_cache_that_cannot_be_written(tree: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_cache_that_cannot_be_written(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"imagenet100-7\.npz cannot be written \(.*\): give task\.options\.cache, a direc"
     ):
-        read_folders(tree, pixels=7, cache=tmp_path / "file")
+        ImageFolders(pixels=7, cache=tmp_path / "file").read(tree)
 
 
 def test_random_parts_of_images() -> None:

@@ -14,12 +14,14 @@ import torch
 from fedgmr.cli.main import main
 from fedgmr.tasks import named_task
 from fedgmr.tasks.formats import arrays
-from fedgmr.tasks.formats.packed import count_arrays, count_sheets, read_arrays, read_sheets
-from fedgmr.tasks.survey import download, survey
+from fedgmr.tasks.formats.packed import ImageArrays, ImageSheets
+from fedgmr.tasks.sources import download, survey
 from tasks.test_formats import write_batches, write_idx, write_leaf, write_lines
 
 Image = pytest.importorskip("PIL.Image", reason="sheets are JPEG images")
 real = pytest.mark.skipif("FEDGMR_DATA" not in os.environ, reason="FEDGMR_DATA is not set")
+
+SHEETS, ARRAYS = ImageSheets(classes=10, side=32), ImageArrays(classes=62)
 
 
 def sheet(colours: list[int], columns: int, tile: int) -> bytes:
@@ -58,7 +60,7 @@ def write_arrays(path: Path, *, writers: bool = False, **changes: Any) -> Path:
 
 
 def test_sheets(tmp_path: Path) -> None:
-    data = read_sheets(write_sheets(tmp_path / "s.npz"), 10, 32)
+    data = SHEETS.read(write_sheets(tmp_path / "s.npz"))
     images, labels = data.train
     assert images.shape == (11, 3, 32, 32)
     assert images.dtype == np.uint8
@@ -68,20 +70,20 @@ def test_sheets(tmp_path: Path) -> None:
     assert np.abs(images[:, 1].mean((1, 2)) - 255 + 20 * np.arange(11)).max() < 4
     assert np.abs(images[:, 2] - 40.0).max() < 8
     assert data.test[0].shape == (4, 3, 32, 32)
-    assert str(count_sheets(tmp_path / "s.npz")) == "11 + 4 samples, 10 classes"
+    assert str(SHEETS.count(tmp_path / "s.npz")) == "11 + 4 samples, 10 classes"
 
 
 def test_arrays(tmp_path: Path) -> None:
-    data = read_arrays(write_arrays(tmp_path / "a.npz"), 62)
+    data = ARRAYS.read(write_arrays(tmp_path / "a.npz"))
     assert data.train[0].shape == (6, 1, 28, 28)
     assert data.train[0][1, 0, 0, 0] == 784 % 256
     assert data.train[1].tolist() == [0, 5, 9, 9, 5, 0]
     assert data.users is None
-    assert str(count_arrays(tmp_path / "a.npz")) == "6 + 2 samples, 3 classes"
-    with_writers = read_arrays(write_arrays(tmp_path / "w.npz", writers=True), 62)
+    assert str(ARRAYS.count(tmp_path / "a.npz")) == "6 + 2 samples, 3 classes"
+    with_writers = ARRAYS.read(write_arrays(tmp_path / "w.npz", writers=True))
     assert with_writers.users is not None
     assert with_writers.users.tolist() == [4, 4, 2, 2, 7, 7]
-    assert str(count_arrays(tmp_path / "w.npz")) == "6 + 2 samples, 3 users, 3 classes"
+    assert str(ARRAYS.count(tmp_path / "w.npz")) == "6 + 2 samples, 3 users, 3 classes"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_arrays(tmp_path: Path) -> None:
 )
 def test_bad_sheets(changes: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=complaint):
-        read_sheets(write_sheets(tmp_path / "s.npz", **changes), 10, 32)
+        SHEETS.read(write_sheets(tmp_path / "s.npz", **changes))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_bad_sheets(changes: dict[str, Any], complaint: str, tmp_path: Path) -> 
 )
 def test_bad_arrays(changes: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=complaint):
-        read_arrays(write_arrays(tmp_path / "a.npz", **changes), 62)
+        ARRAYS.read(write_arrays(tmp_path / "a.npz", **changes))
 
 
 @pytest.mark.parametrize("part", [0.02, 0.5, 0.98])
@@ -125,7 +127,7 @@ def test_truncated_files(part: float, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"s\.npz cannot be read as a packed npz file \(.+\): get a complete copy of it"
     ):
-        read_sheets(path, 10, 32)
+        SHEETS.read(path)
 
 
 def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +136,8 @@ def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ValueError, match="the package pillow is missing: pip install pillow"):
         arrays.pillow()
     with pytest.raises(ValueError, match="the package pillow is missing"):
-        read_sheets(path, 10, 32)
-    assert count_sheets(path).train == 11  # labels need no decoder
+        SHEETS.read(path)
+    assert SHEETS.count(path).train == 11  # labels need no decoder
 
 
 def test_survey_names_what_is_there_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

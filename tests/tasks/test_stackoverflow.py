@@ -8,7 +8,7 @@ import torch
 
 from fedgmr.settings.refusals import SettingError
 from fedgmr.tasks.stackoverflow import stackoverflow
-from fedgmr.tasks.words import BEGIN, END, TOKENS, UNKNOWN, build_vocabulary, sequences, split_words
+from fedgmr.tasks.words import BEGIN, END, TOKENS, UNKNOWN, Vocabulary
 from tasks.test_formats import write_lines
 
 
@@ -21,27 +21,27 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_words() -> None:
-    assert split_words("Don't panic: see <url>, it's C++!\n") == [
+    assert Vocabulary.split("Don't panic: see <url>, it's C++!\n") == [
         *("don't", "panic", ":", "see", "<url>", ",", "it's", "c", "+", "+", "!")
     ]
-    assert split_words("…") == ["…"]
+    assert Vocabulary.split("…") == ["…"]
 
 
 def test_vocabulary_is_by_frequency_then_alphabet() -> None:
     texts = [["b", "a", "c"], ["c", "b"], ["d"]]
-    assert build_vocabulary(texts) == {"b": 1, "c": 2, "a": 3, "d": 4}
-    assert build_vocabulary(texts, 2) == {"b": 1, "c": 2}
+    assert Vocabulary.of(texts).numbers == {"b": 1, "c": 2, "a": 3, "d": 4}
+    assert Vocabulary.of(texts, 2).numbers == {"b": 1, "c": 2}
     assert (UNKNOWN, BEGIN, END, TOKENS) == (10_001, 10_002, 10_003, 10_004)
 
 
 def test_sequences() -> None:
-    vocabulary = {"a": 1, "b": 2}
-    (row,) = sequences(["a", "x"], vocabulary, 5)
+    vocabulary = Vocabulary({"a": 1, "b": 2})
+    (row,) = vocabulary.sequences(["a", "x"], 5)
     assert row.tolist() == [BEGIN, 1, UNKNOWN, END, 0, 0]
-    rows = [row.tolist() for row in sequences(["a", "b", "a", "b"], vocabulary, 2)]
+    rows = [row.tolist() for row in vocabulary.sequences(["a", "b", "a", "b"], 2)]
     # Every token after the first is a target exactly once.
     assert rows == [[BEGIN, 1, 2], [2, 1, 2], [2, END, 0]]
-    exact = [row.tolist() for row in sequences(["a", "b", "a"], vocabulary, 4)]
+    exact = [row.tolist() for row in vocabulary.sequences(["a", "b", "a"], 4)]
     assert exact == [[BEGIN, 1, 2, 1, END]]
 
 

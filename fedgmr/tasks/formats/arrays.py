@@ -1,6 +1,7 @@
-"""What the image formats are read into, and the checks that all of them share.
+"""The arrays that image formats are read into, and the checks that all formats share.
 
-Formats are read under `reading`, so that whatever a decoder raises on a damaged file becomes one sentence about it.
+Formats are read under `DataError.reading`, so that whatever a decoder raises on a damaged file becomes one sentence
+about it.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 Pixels = NDArray[np.uint8]  # [samples, channels, height, width]
@@ -20,6 +22,18 @@ Part = tuple[Pixels, Integers]  # images and their labels
 class DataError(ValueError):
     """Data that cannot be used, said in one sentence: the file, what is wrong, what to do."""
 
+    @classmethod
+    @contextmanager
+    def reading(cls, path: Path, what: str) -> Iterator[None]:
+        """Turn whatever goes wrong while reading `path`, which should be `what`, into a sentence."""
+        try:
+            yield
+        except DataError:
+            raise
+        except Exception as error:  # decoders raise whatever they like
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise cls(f"{path} cannot be read as {what} ({reason}): get a complete copy of it.") from error
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Images:
@@ -29,13 +43,35 @@ class Images:
     test: Part
     users: Integers | None = None
 
+    @staticmethod
+    def checked_part(images: Pixels, labels: ArrayLike, *, classes: int, path: Path) -> Part:
+        """The images and their labels as int64, once there are as many of each and every label is a class."""
+        numbers = np.asarray(labels)
+        if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
+            raise DataError(f"{path} has labels that are no whole numbers: get a complete copy of it.")
+        if not len(images) or len(images) != len(numbers):
+            raise DataError(f"{path} has {len(images)} images and {len(numbers)} labels: get a complete copy of it.")
+        wrong = np.flatnonzero((numbers < 0) | (numbers >= classes))
+        if len(wrong):
+            raise DataError(
+                f"{path} has the label {numbers[wrong[0]]} at sample {wrong[0]}: "
+                f"labels go from 0 to {classes - 1}; correct or replace the file."
+            )
+        return images, numbers.astype(np.int64)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields `train`, `test` and `users` of a Task, as tensors."""
+        users = None if self.users is None else torch.from_numpy(self.users)
+        train, test = (tuple(map(torch.from_numpy, part)) for part in (self.train, self.test))
+        return {"train": train, "test": test, "users": users}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How much there is, for people."""
+    """How many samples, users and classes a source has, for people."""
 
     train: int
-    test: int | None = None  # None: not apart yet
+    test: int | None = None  # None: not split yet
     users: int | None = None
     classes: int | None = None
 
@@ -43,39 +79,6 @@ class Counts:
         samples = f"{self.train:,} samples" if self.test is None else f"{self.train:,} + {self.test:,} samples"
         named = ((self.users, "users"), (self.classes, "classes"))
         return ", ".join([samples, *(f"{number:,} {what}" for number, what in named if number is not None)])
-
-
-def checked_part(images: Pixels, labels: ArrayLike, *, classes: int, path: Path) -> Part:
-    """The images and their labels as int64, once there are as many of each and every label is a class."""
-    numbers = np.asarray(labels)
-    if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
-        raise DataError(f"{path} has labels that are no whole numbers: get a complete copy of it.")
-    if not len(images) or len(images) != len(numbers):
-        raise DataError(f"{path} has {len(images)} images and {len(numbers)} labels: get a complete copy of it.")
-    wrong = np.flatnonzero((numbers < 0) | (numbers >= classes))
-    if len(wrong):
-        raise DataError(
-            f"{path} has the label {numbers[wrong[0]]} at sample {wrong[0]}: "
-            f"labels go from 0 to {classes - 1}; correct or replace the file."
-        )
-    return images, numbers.astype(np.int64)
-
-
-@contextmanager
-def reading(path: Path, what: str) -> Iterator[None]:
-    """Turn whatever goes wrong while reading `path` into a sentence; one that is already made passes through.
-
-    Args:
-        path: the file that is read.
-        what: what it should be.
-    """
-    try:
-        yield
-    except DataError:
-        raise
-    except Exception as error:  # decoders raise whatever they like
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path} cannot be read as {what} ({reason}): get a complete copy of it.") from error
 
 
 def pillow() -> Any:

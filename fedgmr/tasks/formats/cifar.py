@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, checked_part, reading
-from fedgmr.tasks.formats.download import Download, fetch
+from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part
+from fedgmr.tasks.formats.download import Download
 
 CLASSES = 10
 FOLDER = "cifar-10-batches-py"
@@ -27,41 +27,42 @@ _TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 _TEST = "test_batch"
 
 
-def read_batches(folder: Path) -> Images:
-    """The five training batches and the test batch, in the published order."""
-    parts = [_read(folder / name) for name in _TRAIN]
-    train = np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
-    return Images(train=train, test=_read(folder / _TEST))
+class CifarBatches:
+    """A folder with the six batches."""
 
+    def read(self, path: Path, seed: int = 0) -> Images:
+        """The five training batches and the test batch, in the published order."""
+        parts = [_read(path / name) for name in _TRAIN]
+        train = np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
+        return Images(train=train, test=_read(path / _TEST))
 
-def count_batches(folder: Path) -> Counts:
-    """How many images there are."""
-    data = read_batches(folder)
-    return Counts(train=len(data.train[1]), test=len(data.test[1]), classes=CLASSES)
+    def count(self, path: Path) -> Counts:
+        """How many images there are."""
+        data = self.read(path)
+        return Counts(train=len(data.train[1]), test=len(data.test[1]), classes=CLASSES)
 
-
-def download_batches(root: Path) -> Path:
-    """Fetch the published archive (or take the one in `root`), check it, and unpack the six batches."""
-    archive, folder = fetch(ARCHIVE, root), root / FOLDER
-    folder.mkdir(exist_ok=True)
-    with reading(archive, "a tar archive"), tarfile.open(archive) as tar:
-        for name in (*_TRAIN, _TEST):
-            file = tar.extractfile(f"{FOLDER}/{name}")  # by name and as bytes: nothing else of the archive is used
-            assert file is not None
-            (folder / name).write_bytes(file.read())
-    return folder
+    def download(self, root: Path) -> Path:
+        """Fetch the published archive (or take the one in `root`), check it, and unpack the six batches."""
+        archive, folder = ARCHIVE.fetch(root), root / FOLDER
+        folder.mkdir(exist_ok=True)
+        with DataError.reading(archive, "a tar archive"), tarfile.open(archive) as tar:
+            for name in (*_TRAIN, _TEST):
+                file = tar.extractfile(f"{FOLDER}/{name}")  # by name and as bytes: nothing else of the archive is used
+                assert file is not None
+                (folder / name).write_bytes(file.read())
+        return folder
 
 
 def _read(path: Path) -> Part:
     if not path.is_file():
         raise DataError(f"{path} is missing: put all of data_batch_1 to 5 and test_batch there.")
-    with reading(path, "a CIFAR-10 batch"):
+    with DataError.reading(path, "a CIFAR-10 batch"):
         content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         rows, labels = _entry(content, "data"), _entry(content, "labels")
         images = np.asarray(rows)
         if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != 3072:
             raise DataError(f"{path} has data of {images.dtype} {images.shape}: it must be uint8 [images, 3072].")
-    return checked_part(images.reshape(-1, 3, 32, 32), labels, classes=CLASSES, path=path)
+    return Images.checked_part(images.reshape(-1, 3, 32, 32), labels, classes=CLASSES, path=path)
 
 
 def _entry(content: Any, name: str) -> Any:
@@ -74,7 +75,7 @@ def _entry(content: Any, name: str) -> Any:
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes in the old pickle protocols."""
+    """Bytes as Python 3 writes them in the old pickle protocols."""
     assert encoding == "latin1"
     return text.encode("latin1")
 
@@ -83,7 +84,7 @@ class _Unpickler(pickle.Unpickler):
     """Knows numpy arrays, and what pickle has opcodes for: numbers, text, bytes, lists, tuples, dictionaries."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """What the pickle may call."""
+        """The classes and functions that a pickle may name."""
         known = {
             ("numpy", "ndarray"): np.ndarray,
             ("numpy", "dtype"): np.dtype,

@@ -9,12 +9,13 @@ import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels, checked_part, pillow, reading
+from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels, pillow
 
 CLASSES = 100
 _SUFFIXES = (".jpeg", ".jpg", ".png")
@@ -22,26 +23,33 @@ _TEST_SHARE = 168 / 256  # of the shorter side: what a central crop of 168 leave
 _ROOM = 8 / 7  # training images against what the net sees: 192 for 168
 
 
-def read_folders(folder: Path, *, pixels: int, cache: Path) -> Images:
-    """All images under `folder`.
+@dataclass(frozen=True, kw_only=True)
+class ImageFolders:
+    """A folder with train/ and val/ (or test/), each with one folder per class.
 
-    Args:
-        folder: has train/ and val/ (or test/), with one folder per class.
-        pixels: side of what the net sees; training images are 8/7 as large.
-        cache: directory of the npz file.
+    Attributes:
+        pixels: side of the images the net sees; training images are 8/7 as large.
+        cache: directory of the npz file; None: beside the folder.
     """
-    files = {part: _files(folder / name) for part, name in zip(("train", "test"), _parts(folder), strict=True)}
-    path, mark = cache / f"{folder.name}-{pixels}.npz", _fingerprint(folder, files)
-    if not path.is_file() or (kept := _cached(path, mark)) is None:
-        kept = _decode(files, pixels, path, mark)
-    parts = [checked_part(kept[part], kept[f"{part}_labels"], classes=CLASSES, path=path) for part in files]
-    return Images(train=parts[0], test=parts[1])
 
+    pixels: int = 168
+    cache: Path | None = None
 
-def count_folders(folder: Path) -> Counts:
-    """How many images and classes there are."""
-    train, test = (_files(folder / name) for name in _parts(folder))
-    return Counts(train=len(train), test=len(test), classes=CLASSES)
+    def read(self, path: Path, seed: int = 0) -> Images:
+        """All images under the folder."""
+        files = {part: _files(path / name) for part, name in zip(("train", "test"), _parts(path), strict=True)}
+        kept_in, mark = (self.cache or path.parent) / f"{path.name}-{self.pixels}.npz", _fingerprint(path, files)
+        if not kept_in.is_file() or (kept := _cached(kept_in, mark)) is None:
+            kept = _decode(files, self.pixels, kept_in, mark)
+        train, test = (
+            Images.checked_part(kept[part], kept[f"{part}_labels"], classes=CLASSES, path=kept_in) for part in files
+        )
+        return Images(train=train, test=test)
+
+    def count(self, path: Path) -> Counts:
+        """How many images and classes there are."""
+        train, test = (_files(path / name) for name in _parts(path))
+        return Counts(train=len(train), test=len(test), classes=CLASSES)
 
 
 def _parts(folder: Path) -> tuple[str, str]:
@@ -109,7 +117,7 @@ def _squares(files: Sequence[tuple[Path, int]], share: float, side: int, decoder
     """The central square of every image, `share` of its shorter side, scaled to side x side."""
 
     def square(entry: tuple[Path, int]) -> Pixels:
-        with reading(entry[0], "an image"), decoder.open(entry[0]) as image:
+        with DataError.reading(entry[0], "an image"), decoder.open(entry[0]) as image:
             width, height = image.size
             half = share * min(width, height) / 2
             box = (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels, checked_part, reading
-from fedgmr.tasks.formats.download import Download, fetch
+from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels
+from fedgmr.tasks.formats.download import Download
 
 CLASSES = 10
 FOLDER = "fashion-mnist"
@@ -25,24 +25,25 @@ _MD5 = {
 _BYTES = 0x08  # the only type of entry used here
 
 
-def read_idx_folder(folder: Path) -> Images:
-    """Training and test images of 28 x 28 with their labels."""
-    return Images(train=_part(folder, "train"), test=_part(folder, "t10k"))
+class IdxFolder:
+    """A folder with the four files."""
 
+    def read(self, path: Path, seed: int = 0) -> Images:
+        """Training and test images of 28 x 28 with their labels."""
+        return Images(train=_part(path, "train"), test=_part(path, "t10k"))
 
-def count_idx_folder(folder: Path) -> Counts:
-    """How many images there are."""
-    labels = [_read(_file(folder, f"{part}-labels-idx1-ubyte"), 1) for part in ("train", "t10k")]
-    return Counts(train=len(labels[0]), test=len(labels[1]), classes=CLASSES)
+    def count(self, path: Path) -> Counts:
+        """How many images there are."""
+        labels = [_read(_file(path, f"{part}-labels-idx1-ubyte"), 1) for part in ("train", "t10k")]
+        return Counts(train=len(labels[0]), test=len(labels[1]), classes=CLASSES)
 
-
-def download_idx_folder(root: Path) -> Path:
-    """Fetch the four published files and check them."""
-    folder = root / FOLDER
-    folder.mkdir(exist_ok=True)
-    for name, md5 in _MD5.items():
-        fetch(Download(url=f"{_SITE}{name}.gz", name=f"{name}.gz", md5=md5), folder)
-    return folder
+    def download(self, root: Path) -> Path:
+        """Fetch the four published files and check them."""
+        folder = root / FOLDER
+        folder.mkdir(exist_ok=True)
+        for name, md5 in _MD5.items():
+            Download(url=f"{_SITE}{name}.gz", name=f"{name}.gz", md5=md5).fetch(folder)
+        return folder
 
 
 def _part(folder: Path, part: str) -> Part:
@@ -54,7 +55,7 @@ def _part(folder: Path, part: str) -> Part:
         raise DataError(
             f"{pictured} has {len(images)} images and {named.name} {len(labels)} labels: get complete copies of both."
         )
-    return checked_part(images[:, None], labels, classes=CLASSES, path=named)
+    return Images.checked_part(images[:, None], labels, classes=CLASSES, path=named)
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -65,7 +66,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _read(path: Path, dimensions: int) -> Pixels:
-    with reading(path, "an IDX file"):
+    with DataError.reading(path, "an IDX file"):
         content = path.read_bytes()
         content = gzip.decompress(content) if path.suffix == ".gz" else content
         start = 4 * (1 + dimensions)

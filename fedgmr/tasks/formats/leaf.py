@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedgmr.seeding import generator
-from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels, checked_part, reading
+from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels
 
 CLASSES = 62
 _SIDE = 28
@@ -21,21 +21,23 @@ _TEST_SHARE = 0.1
 _EXAMPLE = "write {'users': [...], 'user_data': {user: {'x': [...], 'y': [...]}}}"
 
 
-def read_leaf(folder: Path, seed: int) -> Images:
-    """All writers under `folder`; the split into training and test is the folder's, or drawn by the seed."""
-    writers: dict[str, int] = {}
-    if not _is_split(folder):
-        return _split(_pooled(folder, writers), seed)
-    train, users = _pooled(folder / "train", writers)
-    return Images(train=train, test=_pooled(folder / "test", writers)[0], users=users)
+class LeafFolder:
+    """A folder with LEAF's JSON files."""
 
+    def read(self, path: Path, seed: int = 0) -> Images:
+        """All writers under the folder, which splits them into training and test; else the seed draws the split."""
+        writers: dict[str, int] = {}
+        if not _is_split(path):
+            return _split(_pooled(path, writers), seed)
+        train, users = _pooled(path / "train", writers)
+        return Images(train=train, test=_pooled(path / "test", writers)[0], users=users)
 
-def count_leaf(folder: Path) -> Counts:
-    """Samples and writers, without looking at the pixels."""
-    parts = [folder / "train", folder / "test"] if _is_split(folder) else [folder]
-    numbers = [[(user, len(y)) for path in _files(part) for user, _, y in _users(path)] for part in parts]
-    samples = [sum(size for _, size in part) for part in numbers]
-    return Counts(train=samples[0], test=dict(enumerate(samples)).get(1), users=len(dict(numbers[0])), classes=CLASSES)
+    def count(self, path: Path) -> Counts:
+        """Samples and writers, without looking at the pixels."""
+        parts = [path / "train", path / "test"] if _is_split(path) else [path]
+        numbers = [[(user, len(y)) for file in _files(part) for user, _, y in _users(file)] for part in parts]
+        train, *test = (sum(size for _, size in part) for part in numbers)
+        return Counts(train=train, test=test[0] if test else None, users=len(dict(numbers[0])), classes=CLASSES)
 
 
 def _is_split(folder: Path) -> bool:
@@ -54,7 +56,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _users(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     """Name, images and labels of the users in one file."""
-    with reading(path, "JSON"):
+    with DataError.reading(path, "JSON"):
         content = json.loads(path.read_bytes())
     users, known = (content.get(key) if isinstance(content, dict) else None for key in ("users", "user_data"))
     if not isinstance(users, list) or not isinstance(known, dict):
@@ -74,7 +76,7 @@ def _pooled(folder: Path, writers: dict[str, int]) -> tuple[Part, np.ndarray]:
         for user, x, y in _users(path):
             if not x and not y:
                 continue
-            part = checked_part(_pixels(x, path, user), y, classes=CLASSES, path=path)
+            part = Images.checked_part(_pixels(x, path, user), y, classes=CLASSES, path=path)
             images.append(part[0])
             labels.append(part[1])
             users.append(np.full(len(part[1]), writers.setdefault(user, len(writers)), np.int64))
@@ -84,7 +86,7 @@ def _pooled(folder: Path, writers: dict[str, int]) -> tuple[Part, np.ndarray]:
 
 
 def _pixels(rows: list[Any], path: Path, user: str) -> Pixels:
-    with reading(path, f"pixels of the user {user!r}"):
+    with DataError.reading(path, f"pixels of the user {user!r}"):
         values = np.asarray(rows, dtype=np.float32)
     # Written so that NaN fails too.
     if values.shape != (len(rows), _SIDE * _SIDE) or not np.all((values >= 0) & (values <= 1)):

@@ -2,41 +2,42 @@
 
 import json
 import lzma
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from fedgmr.tasks.formats.arrays import Counts, DataError, reading
+from fedgmr.tasks.formats.arrays import Counts, DataError
+
+_EXAMPLE = '{"user": "7", "text": "how do I ..."}'
 
 
-def read_lines(path: Path) -> dict[str, list[str]]:
-    """The texts of every user, users and texts in the order of the file."""
-    texts: dict[str, list[str]] = {}
-    for user, text in _records(path):
-        texts.setdefault(user, []).append(text)
-    if not texts:
-        raise DataError(f"{path} is empty: write one line per text, {_example()}.")
-    return texts
+class TextLines:
+    """A file of texts by user."""
 
+    def read(self, path: Path, seed: int = 0) -> dict[str, list[str]]:
+        """The texts of every user, users and texts in the order of the file."""
+        texts: dict[str, list[str]] = {}
+        for user, text in _records(path):
+            texts.setdefault(user, []).append(text)
+        if not texts:
+            raise DataError(f"{path} is empty: write one line per text, {_EXAMPLE}.")
+        return texts
 
-def count_lines(path: Path) -> Counts:
-    """How many texts and users there are."""
-    users: dict[str, int] = {}
-    for user, _ in _records(path):
-        users[user] = users.get(user, 0) + 1
-    return Counts(train=sum(users.values()), users=len(users))
+    def count(self, path: Path) -> Counts:
+        """How many texts and users there are."""
+        users = Counter(user for user, _ in _records(path))
+        return Counts(train=users.total(), users=len(users))
 
 
 def _records(path: Path) -> Iterator[tuple[str, str]]:
-    with reading(path, "JSON lines"), _open(path) as file:
+    with DataError.reading(path, "JSON lines"), _open(path) as file:
         for number, line in enumerate(file, 1):
             try:
                 record = json.loads(line)
                 user, text = record["user"], record["text"]
             except (ValueError, KeyError, TypeError) as error:
-                raise DataError(
-                    f"{path}, line {number} is no record with user and text: write {_example()}."
-                ) from error
+                raise DataError(f"{path}, line {number} is no record with user and text: write {_EXAMPLE}.") from error
             if not isinstance(user, str | int):
                 raise DataError(f"{path}, line {number}: the user is {user!r}; give a name or a number.")
             if not isinstance(text, str) or not text.strip():
@@ -50,7 +51,3 @@ def _open(path: Path) -> IO[str]:
     if path.suffix == ".xz":
         return lzma.open(path, "rt", encoding="utf-8")
     return path.open(encoding="utf-8")
-
-
-def _example() -> str:
-    return '{"user": "7", "text": "how do I ..."}'

@@ -7,53 +7,69 @@ several sheets one after the other, and the last may have tiles to spare. Arrays
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels, checked_part, pillow, reading
+from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels, pillow
 
 
-def read_sheets(path: Path, classes: int, side: int) -> Images:
-    """Images of side x side pixels from JPEG sheets."""
-    decoder = pillow()
-    with _opened(path) as arrays:
-        if int(arrays["tile"]) != side:
-            raise DataError(f"{path} has tiles of {int(arrays['tile'])} pixels: they must be of {side}.")
-        parts = [
-            checked_part(_tiles(arrays, part, path, decoder), arrays[f"{part}_labels"], classes=classes, path=path)
-            for part in ("train", "test")
-        ]
-    return Images(train=parts[0], test=parts[1])
+@dataclass(frozen=True, kw_only=True)
+class ImageSheets:
+    """JPEG sheets of tiles of side x side pixels."""
+
+    classes: int
+    side: int
+
+    def read(self, path: Path, seed: int = 0) -> Images:
+        """The tiles and their labels."""
+        decoder = pillow()
+        with _opened(path) as arrays:
+            if int(arrays["tile"]) != self.side:
+                raise DataError(f"{path} has tiles of {int(arrays['tile'])} pixels: they must be of {self.side}.")
+            train, test = (
+                Images.checked_part(
+                    _tiles(arrays, part, path, decoder), arrays[f"{part}_labels"], classes=self.classes, path=path
+                )
+                for part in ("train", "test")
+            )
+        return Images(train=train, test=test)
+
+    def count(self, path: Path) -> Counts:
+        """How many images there are."""
+        with _opened(path) as arrays:
+            return _counts(arrays["train_labels"], arrays["test_labels"])
 
 
-def read_arrays(path: Path, classes: int) -> Images:
-    """Grey images [samples, 28, 28] from plain arrays, with the writer of each where the file has them."""
-    with _opened(path) as arrays:
-        train, test = (_plain(arrays, part, classes, path) for part in ("train", "test"))
-        users = arrays["writer_train"].astype(np.int64) if "writer_train" in arrays else None
-        if users is not None and users.shape != train[1].shape:
-            raise DataError(f"{path} has {len(train[1])} images and {len(users)} writers: get a complete copy of it.")
-    return Images(train=train, test=test, users=users)
+@dataclass(frozen=True, kw_only=True)
+class ImageArrays:
+    """Plain arrays of grey images [samples, 28, 28], with the writer of each where the file has them."""
 
+    classes: int
 
-def count_sheets(path: Path) -> Counts:
-    """How many images there are."""
-    with _opened(path) as arrays:
-        return _counts(arrays["train_labels"], arrays["test_labels"])
+    def read(self, path: Path, seed: int = 0) -> Images:
+        """The images, their labels and their writers."""
+        with _opened(path) as arrays:
+            train, test = (_plain(arrays, part, self.classes, path) for part in ("train", "test"))
+            users = arrays["writer_train"].astype(np.int64) if "writer_train" in arrays else None
+            if users is not None and users.shape != train[1].shape:
+                raise DataError(
+                    f"{path} has {len(train[1])} images and {len(users)} writers: get a complete copy of it."
+                )
+        return Images(train=train, test=test, users=users)
 
-
-def count_arrays(path: Path) -> Counts:
-    """How many images and writers there are."""
-    with _opened(path) as arrays:
-        return _counts(arrays["y_train"], arrays["y_test"], arrays.get("writer_train"))
+    def count(self, path: Path) -> Counts:
+        """How many images and writers there are."""
+        with _opened(path) as arrays:
+            return _counts(arrays["y_train"], arrays["y_test"], arrays.get("writer_train"))
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Mapping[str, Any]]:
-    with reading(path, "a packed npz file"), np.load(path, allow_pickle=False) as arrays:
+    with DataError.reading(path, "a packed npz file"), np.load(path, allow_pickle=False) as arrays:
         yield arrays
 
 
@@ -70,7 +86,7 @@ def _plain(arrays: Mapping[str, Any], part: str, classes: int, path: Path) -> Pa
     images = arrays[f"x_{part}"]
     if images.dtype != np.uint8 or images.shape[1:] != (28, 28):
         raise DataError(f"{path} has x_{part} of {images.dtype} {images.shape}: it must be uint8 [images, 28, 28].")
-    return checked_part(images[:, None], arrays[f"y_{part}"], classes=classes, path=path)
+    return Images.checked_part(images[:, None], arrays[f"y_{part}"], classes=classes, path=path)
 
 
 def _tiles(arrays: Mapping[str, Any], part: str, path: Path, decoder: Any) -> Pixels:

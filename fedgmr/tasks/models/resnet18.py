@@ -35,7 +35,7 @@ class ResNet18(nn.Module):
         return logits
 
 
-class BasicBlock(nn.Module):
+class _BasicBlock(nn.Module):
     """Two 3 x 3 convolutions and a shortcut around them."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -57,4 +57,4 @@ class BasicBlock(nn.Module):
 
 
 def _stage(inputs: int, outputs: int, *, stride: int) -> nn.Sequential:
-    return nn.Sequential(BasicBlock(inputs, outputs, stride), BasicBlock(outputs, outputs, 1))
+    return nn.Sequential(_BasicBlock(inputs, outputs, stride), _BasicBlock(outputs, outputs, 1))

@@ -27,7 +27,7 @@ class Transformer2L(nn.Module):
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(positions, width)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(width, heads, hidden, dropout) for _ in range(2))
+        self.blocks = nn.ModuleList(_Block(width, heads, hidden, dropout) for _ in range(2))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         for embedding in (self.tokens, self.positions):
@@ -44,7 +44,7 @@ class Transformer2L(nn.Module):
         return logits
 
 
-class Block(nn.Module):
+class _Block(nn.Module):
     """Causal self-attention and a feed-forward layer, each normalised before and added to the stream after."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
