@@ -11,7 +11,7 @@ from dataclasses import MISSING, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from fedgmr.settings.refusals import Place, SettingError, say_in_one_line, show_value, suggestion
-from fedgmr.settings.slots import BOUNDS, Slot, import_path, is_value, keys_of, kind_of
+from fedgmr.settings.slots import BOUNDS, Slot, is_value, keys_of, kind_of
 
 T = TypeVar("T")
 
@@ -35,7 +35,6 @@ def build(kind: type[T], data: Mapping[str, Any] | T, *, path: str = "", base: T
         return data
     if not isinstance(data, Mapping):
         raise here.refusal(data, Slot(simple=(), kinds=(kind,)).wanted())
-    data = _without_own_kind(kind, data, here)
     keys = keys_of(kind)
     for name in data:
         if name not in keys:
@@ -78,16 +77,6 @@ def imported(name: str, path: str) -> Any:
         fix = "give package.module:Name of something importable"
         raise SettingError(f"{path} is {show_value(name)}, which cannot be imported ({reason}): {fix}.") from error
     return found
-
-
-def _without_own_kind(kind: type[Any], data: Mapping[str, Any], here: Place) -> Mapping[str, Any]:
-    """Drop the kind that ``plain`` wrote, once it is known to mean this very class."""
-    name = kind_of(kind)
-    if name is None or "kind" not in data:
-        return data
-    if data["kind"] not in (name, import_path(kind)):
-        raise here.below("kind").refusal(data["kind"], f"{name}, the only kind here")
-    return {key: value for key, value in data.items() if key != "kind"}
 
 
 def _convert(slot: Slot, value: Any, here: Place, base: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any, Literal, get_args, get_origin
 
-from fedgmr.settings.slots import BOUNDS, SCALARS, Slot, import_path, is_value, keys_of, kind_of
+from fedgmr.settings.slots import BOUNDS, SCALARS, Slot, is_value, keys_of, kind_of
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _IMPORT_PATH = {"type": "string", "pattern": "^[^:]+:[^:]+$"}
@@ -36,7 +36,8 @@ def _plain(value: Any, slot: Slot) -> Any:
     if is_value(value):
         # Only the slot knows which classes have a short name there; any other goes by its import path.
         cls = type(value)
-        name = import_path(cls) if slot.component and cls not in slot.kinds else kind_of(cls)
+        own = slot.component and cls not in slot.kinds
+        name = f"{cls.__module__}:{cls.__qualname__}" if own else kind_of(cls)
         data: dict[str, Any] = {} if name is None else {"kind": name}
         return data | {key: _plain(getattr(value, key), slot) for key, slot in keys_of(cls).items()}
     if isinstance(value, (list, tuple)):
@@ -61,7 +62,7 @@ def schema(kind: type[Any]) -> dict[str, Any]:
     Returns:
         The schema, with defaults, bounds, and the ``help`` of every field as its description.
     """
-    return {"$schema": _DIALECT, "title": kind.__name__} | _object(kind, complete=True, kind=kind_of(kind))
+    return {"$schema": _DIALECT, "title": kind.__name__} | _object(kind, complete=True)
 
 
 def _object(cls: type[Any], *, complete: bool, kind: str | None = None) -> dict[str, Any]:

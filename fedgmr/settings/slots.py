@@ -135,8 +135,3 @@ def kind_of(cls: type[Any]) -> str | None:
     name = getattr(cls, "kind", None)
     is_field = any(entry.name == "kind" for entry in dataclasses.fields(cls))
     return name if isinstance(name, str) and not is_field else None
-
-
-def import_path(cls: type[Any]) -> str:
-    """Return the kind of a user's own class: ``package.module:Name``."""
-    return f"{cls.__module__}:{cls.__qualname__}"

@@ -480,14 +480,6 @@ def test_a_module_that_fails_while_imported(tmp_path: Path, monkeypatch: pytest.
     assert "(RuntimeError: two lines)" in refusal(restoration="failing_settings_module:Name")
 
 
-def test_kind_at_the_top_level() -> None:
-    assert build(Saturation, {"kind": "saturation", "patience": 2}) == Saturation(patience=2)
-    assert build(Mine, {"kind": f"{HERE}:Mine"}) == Mine()
-    with pytest.raises(SettingError, match=r"^kind is 'scheduled': give saturation, the only kind here\.$"):
-        build(Saturation, {"kind": "scheduled"})
-    assert build(Clashing, {"kind": "free"}) == Clashing(kind="free")
-
-
 # --- plain
 
 
@@ -566,12 +558,6 @@ def test_round_trip(recipe: Recipe) -> None:
 
 
 @settings(deadline=None)
-@given(saturations | schedules | fractions | own)
-def test_round_trip_of_components(value: Any) -> None:
-    assert build(type(value), plain(value)) == value
-
-
-@settings(deadline=None)
 @given(recipe=recipes)
 def test_round_trip_through_a_file(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> None:
     path = tmp_path_factory.getbasetemp() / "round_trip.yaml"
@@ -639,7 +625,6 @@ def test_schema_by_hand() -> None:
         "type": "object",
         "description": "Waits for saturation.",
         "properties": {
-            "kind": {"const": "saturation"},
             "patience": {"type": "integer", "minimum": 1, "description": "Ticks to wait.", "default": 3},
             "threshold": {"type": "number", "exclusiveMinimum": 0, "maximum": 1, "default": 0.01},
         },
