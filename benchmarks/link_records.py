@@ -11,7 +11,7 @@ from typing import Any
 from netns import Count
 
 from fedgmr.exchange import Shipment
-from fedgmr.experiments.assembly import counted_levels, make_network
+from fedgmr.experiments.time_model import counted_levels, make_network
 from fedgmr.fleets.network import Link
 from fedgmr.recipe import Recipe
 from fedgmr.submodels.layout import Layout

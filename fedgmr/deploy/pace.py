@@ -11,7 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedgmr.experiments.assembly import make_task, resolve, synchronous_round
+from fedgmr.experiments.assembly import make_task, resolve
+from fedgmr.experiments.time_model import round_period
 from fedgmr.recipe import Recipe
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
 from fedgmr.settings.refusals import SettingError
@@ -48,8 +49,7 @@ def paced_for_machines(recipe: Recipe, given: Sequence[str]) -> Recipe:
         given: the keys that were set by hand, which stay as they are.
     """
     task = make_task(recipe)
-    simulated = resolve(recipe, task).method.coordination.period
-    virtual = simulated or _MARGIN * synchronous_round(recipe, task.layout())
+    virtual = round_period(resolve(recipe, task), task.layout())
     period = max(SHORTEST_PERIOD, virtual + _MARGIN * TASK_OVERHEAD)
     return _paced(recipe, given, period=period, seconds=recipe.seconds * period / virtual)
 

@@ -1,6 +1,4 @@
-"""Who has which training samples: the recipe's partition, less what the server or each client holds out to validate."""
-
-from dataclasses import dataclass
+"""Which client has which training samples: the recipe's partition, less what the server or each client validates on."""
 
 import numpy as np
 
@@ -10,21 +8,8 @@ from fedgmr.tasks.partition import Indices, Pool
 from fedgmr.tasks.task import Task
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dealt:
-    """Indices into the training set."""
-
-    parts: list[Indices]  # by client
-    held_out: list[Indices] | None  # their own held-out samples, where clients validate
-
-
-def server_samples(recipe: Recipe, task: Task) -> Indices:
-    """The samples the server validates on; none where clients do."""
-    return task.hold_out(recipe.seed)[1] if recipe.evaluation.validation == "server" else np.arange(0)
-
-
-def deal(recipe: Recipe, task: Task, clients: int) -> Dealt:
-    """The samples of every client by the recipe's partition."""
+def deal(recipe: Recipe, task: Task, clients: int) -> tuple[list[Indices], list[Indices] | None]:
+    """The samples of every client by the recipe's partition, and those held out by each where clients validate."""
     at_server = recipe.evaluation.validation == "server"
     indices = task.hold_out(recipe.seed)[0] if at_server else np.arange(len(task.train[0]))
     targets = task.train[1].cpu().numpy()
@@ -32,9 +17,9 @@ def deal(recipe: Recipe, task: Task, clients: int) -> Dealt:
     users = None if task.users is None else task.users.cpu().numpy()[indices]
     parts = recipe.partition.deal(Pool(indices=indices, labels=labels, users=users, clients=clients, seed=recipe.seed))
     if at_server:
-        return Dealt(parts=parts, held_out=None)
+        return parts, None
     pairs = [hold_out(recipe, client, part) for client, part in enumerate(parts)]
-    return Dealt(parts=[part for part, _ in pairs], held_out=[held_out for _, held_out in pairs])
+    return [part for part, _ in pairs], [held_out for _, held_out in pairs]
 
 
 def hold_out(recipe: Recipe, client: int, part: Indices) -> tuple[Indices, Indices]:

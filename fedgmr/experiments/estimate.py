@@ -16,20 +16,12 @@ from typing import Any
 
 import torch
 
-from fedgmr.experiments.assembly import (
-    assemble,
-    make_network,
-    make_task,
-    measured,
-    resolve,
-    resolve_device,
-    resolve_times,
-)
+from fedgmr.experiments.assembly import assemble, limit_samples, make_task, resolve, resolve_device, resolve_times
 from fedgmr.experiments.rundir import device_name, read_recipe
 from fedgmr.experiments.sweep.keys import recipe_key
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.processes import call_in_process
-from fedgmr.experiments.time_model import run_untrained
+from fedgmr.experiments.time_model import make_network, run_untrained
 from fedgmr.files import METRICS, SUMMARY, last_row, read_json
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import Recipe, recipe_from
@@ -135,7 +127,7 @@ class Probe:
     @classmethod
     def measure(cls, recipe: Recipe, task: Task) -> "Probe":
         """Time clients' tasks and part of an evaluation, on the device the recipe asks for."""
-        task = measured(task, recipe)
+        task = limit_samples(task, recipe)
         count = min(len(task.test[0]), _PROBED_SAMPLES)
         small: Task = replace(task, test=(task.test[0][:count], task.test[1][:count]))
         assembly = assemble(resolve(recipe, task), small)

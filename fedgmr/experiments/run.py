@@ -16,15 +16,7 @@ from fedgmr.exchange import Diverged
 from fedgmr.experiments.allocation import reused_memory
 from fedgmr.experiments.assembly import Assembly, assemble, make_task, resolve
 from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint, save_model
-from fedgmr.experiments.rundir import (
-    create_run,
-    device_name,
-    locked,
-    open_run,
-    source_commit,
-    versions,
-    write_summary,
-)
+from fedgmr.experiments.rundir import create_run, locked, open_run, provenance, write_summary
 from fedgmr.federation import federate
 from fedgmr.files import MODEL
 from fedgmr.fleets.network import Link
@@ -38,18 +30,18 @@ from fedgmr.training.evaluation.evaluator import Measurement
 
 
 class Watcher(Protocol):
-    """Sees a run's progress (a progress line, a log)."""
+    """Sees how a run goes (a display, a log)."""
 
     def update(
         self, *, seconds: float, tick: int, accuracy: float, density: float, bytes_up: int, bytes_down: int
     ) -> None:
-        """Where the run stands."""
+        """Be told where the run stands."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
-    """What a run gives back."""
+    """The result of a run."""
 
     recipe: Recipe
     history: History
@@ -110,37 +102,45 @@ def simulate(
     }
     recipe = build(Recipe, data)
     made = make_task(recipe) if isinstance(task, str) else task
-    return start(assemble(resolve(recipe, made), made), Path(output) if output is not None else None, watcher)
+    directory = Path(output) if output is not None else None
+    return run_assembly(assemble(resolve(recipe, made), made), directory, watcher)
 
 
 def run_recipe(recipe: Recipe, output: Path | None, watcher: Watcher | None = None) -> Result:
     """Run a recipe from the beginning."""
     task = make_task(recipe)
-    return start(assemble(resolve(recipe, task), task), output, watcher)
+    return run_assembly(assemble(resolve(recipe, task), task), output, watcher)
 
 
 def resume_run(directory: Path, watcher: Watcher | None = None) -> Result:
     """Continue an interrupted run from its newest valid checkpoint (from the beginning if it had none yet)."""
     recipe = open_run(directory)
     with locked(directory):
-        return go_on(assemble(recipe, make_task(recipe)), directory, watcher)
+        return run_assembly(assemble(recipe, make_task(recipe)), directory, watcher, resume=True)
 
 
-def go_on(assembly: Assembly[Any], directory: Path, watcher: Watcher | None) -> Result:
-    """Continue the run in a directory, which is locked, with newly made objects of its recipe."""
-    recorded = load_checkpoint(directory, assembly.server, assembly.fleet)
-    recorder = Recorder(directory)
-    recorder.cut_back(recorded or 0)
-    return _Execution(assembly, recorder, directory, watcher).finish(resumed=recorded is not None)
+def run_assembly(
+    assembly: Assembly[Any], directory: Path | None, watcher: Watcher | None, *, resume: bool = False
+) -> Result:
+    """Run newly made objects to the time budget.
 
-
-def start(assembly: Assembly[Any], output: Path | None, watcher: Watcher | None) -> Result:
-    """Run the objects of a recipe from the beginning."""
-    if output is None:
+    Args:
+        assembly: the objects of a recipe.
+        directory: a new run directory; None keeps all in memory.
+        watcher: is told where the run stands after each tick.
+        resume: continue the run in `directory`, which the caller has locked.
+    """
+    if resume:
+        assert directory is not None
+        recorded = load_checkpoint(directory, assembly.server, assembly.fleet)
+        recorder = Recorder(directory)
+        recorder.cut_back(recorded or 0)
+        return _Execution(assembly, recorder, directory, watcher).finish(resumed=recorded is not None)
+    if directory is None:
         return _Execution(assembly, Recorder(), None, watcher).finish(resumed=False)
-    create_run(output, assembly.recipe)
-    with locked(output):
-        return _Execution(assembly, Recorder(output), output, watcher).finish(resumed=False)
+    create_run(directory, assembly.recipe)
+    with locked(directory):
+        return _Execution(assembly, Recorder(directory), directory, watcher).finish(resumed=False)
 
 
 def _fleet_settings(fleet: FleetSettings | Sequence[Link] | str) -> FleetSettings:
@@ -300,7 +300,5 @@ class _Execution:
             "validation_accuracy": validated,
             "refused": dict(self.assembly.fleet.refused),
             "wall_seconds": round(time.perf_counter() - self.began, 3),
-            "device": device_name(recipe.device),
-            "commit": source_commit(),
-            "versions": versions(),
+            **provenance(recipe.device),
         }

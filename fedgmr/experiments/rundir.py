@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -62,15 +62,10 @@ def read_recipe(directory: Path) -> Recipe:
     return recipe_from(read_mapping(directory / RECIPE))
 
 
-def is_finished(directory: Path) -> bool:
-    """Whether the run came to its time budget."""
-    return read_json(directory / SUMMARY).get("status") == "finished"
-
-
 def open_run(directory: Path) -> Recipe:
     """The recipe of a run that can be resumed."""
     recipe = read_recipe(directory)
-    if is_finished(directory):
+    if read_json(directory / SUMMARY).get("status") == "finished":
         raise SettingError(f"The run in {str(directory)!r} is finished: there is nothing to resume.")
     return recipe
 
@@ -80,9 +75,11 @@ def write_summary(directory: Path, summary: dict[str, Any]) -> None:
     write_atomic(directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
-def versions() -> dict[str, str]:
-    """What the run ran on."""
-    return {
+def provenance(device: str) -> dict[str, Any]:
+    """The device, the commit and the versions that a run is computed with, for its summary."""
+    # Flower gives its own processes a token to identify themselves, which is nobody else's business.
+    words = ["..." if before == "--token" else word for before, word in pairwise(["", *sys.argv[1:]])]
+    versions = {
         "fedgmr": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -90,13 +87,9 @@ def versions() -> dict[str, str]:
         "platform": platform.platform(),
         "threads": str(torch.get_num_threads()),
         "cores": str(os.cpu_count()),
-        "command": " ".join([Path(sys.argv[0]).name, *_shown(sys.argv[1:])]),
+        "command": " ".join([Path(sys.argv[0]).name, *words]),
     }
-
-
-def _shown(words: Sequence[str]) -> list[str]:
-    """The words of a command, without what Flower gives its own processes to identify themselves."""
-    return ["..." if before == "--token" else word for before, word in pairwise(["", *words])]
+    return {"device": device_name(device), "commit": source_commit(), "versions": versions}
 
 
 @cache
@@ -118,5 +111,5 @@ def source_commit() -> str | None:
 
 
 def device_name(device: str) -> str:
-    """The device for people."""
+    """The name of a device for people."""
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"

@@ -1,8 +1,8 @@
-"""The time model: a run without its training, for times, bytes and numbers of updates.
+"""The time model: the network of a recipe, its period, and a run without its training.
 
-Server, loop, fleet and network are the real ones, but no client trains, no merge changes the model, and the level map
-has the right counts without a ranking. An update's arrival depends on bytes alone, so the times are those of a run.
-The estimates of run times (`estimate.py`) and the paper's computed tables (`fedgmr/paper/computed.py`) use it.
+An update's arrival depends on bytes alone. So times, bytes and numbers of updates are those of a run if server, loop,
+fleet and network are the real ones, though no client trains, no merge changes the model, and the level map has the
+right counts without a ranking. Estimates of run times (`estimate.py`) and the paper's computed tables use this.
 """
 
 import math
@@ -10,22 +10,80 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedgmr.exchange import ClientProfile, ClientTask, Update
-from fedgmr.experiments.assembly import counted_levels
+from fedgmr.exchange import ClientProfile, ClientTask, Shipment, Update
 from fedgmr.federation import federate
-from fedgmr.fleets.network import Network
+from fedgmr.fleets.network import Link, Network, NetworkSettings
 from fedgmr.fleets.simulated import SimulatedFleet
+from fedgmr.fleets.sizes import IndexedSizes, PaperSizes, Sizes, WireSizes
 from fedgmr.methods import Method
+from fedgmr.recipe import Recipe
 from fedgmr.server.aggregation import Merge
 from fedgmr.server.rules import Workload
 from fedgmr.server.server import Server
 from fedgmr.submodels.layout import Layout
-from fedgmr.submodels.levels import Ladder, LevelMap
+from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
 from fedgmr.submodels.rankings import FullModel, RankingInputs
 from fedgmr.training.rules import PlainSGD
+from fedgmr.wire import ValueType
+
+_PERIOD_MARGIN = 1.10
+
+
+def make_network(
+    recipe: Recipe,
+    layout: Layout,
+    links: Sequence[Link],
+    *,
+    settings: NetworkSettings | None = None,
+    ims: bool | None = None,
+    per_width: bool = False,
+) -> Network:
+    """The network of a recipe's fleet; `per_width`: the model's buffers travel once per level."""
+    settings = settings or recipe.network
+    sizes: Sizes = WireSizes(buffers=layout.buffer_size, per_width=per_width, value_type=ValueType(settings.values))
+    if settings.sizes == "paper":
+        sizes = PaperSizes(weights=layout.prunable_size, dense=layout.size - layout.prunable_size)
+    elif settings.sizes == "indexed":
+        sizes = IndexedSizes()
+    return Network(
+        settings,
+        links,
+        sizes,
+        ims=recipe.method.ims if ims is None else ims,
+        seed=recipe.seed,
+        scale=recipe.fleet.rate_scale(layout.size),
+    )
+
+
+def round_period(recipe: Recipe, layout: Layout) -> float:
+    """The method's period, or else the one it would have.
+
+    That is a little more than a noise-free synchronous round with IMS at the preset densities, the level map being
+    known already. It is the same for every method on the same fleet, so that ablations share their period.
+    """
+    if recipe.method.coordination.period is not None:
+        return recipe.method.coordination.period
+    links = recipe.fleet.resolved_links()
+    ladder = tuple(sorted({link.density for link in links if link.density is not None}))
+    levels = counted_levels(layout, ladder)
+    network = make_network(recipe, layout, links, settings=replace(recipe.network, noise=0.0), ims=True)
+    shipments = [
+        Shipment(client=client, level=ladder.index(link.density or 1.0), levels=levels, map_version=0, first_batch=0)
+        for client, link in enumerate(links)
+    ]
+    network.known_maps = {shipment.client: (0, shipment.level) for shipment in shipments}
+    return _PERIOD_MARGIN * max(trip.arrival for trip in network.send(shipments, 0.0))
+
+
+def counted_levels(layout: Layout, ladder: Ladder) -> LevelMap:
+    """A level map with the right counts; which coordinates they are does not matter for sizes."""
+    ends = np.array(kept_counts(ladder, layout.prunable_size)) + layout.size - layout.prunable_size
+    levels = np.searchsorted(ends, np.arange(layout.size), side="right").astype(np.uint8)
+    return LevelMap(torch.from_numpy(levels), ladder)
 
 
 def run_untrained(

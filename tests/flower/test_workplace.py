@@ -32,7 +32,7 @@ def recipe(**sections: Any) -> Recipe:
 def test_a_partition_is_the_simulations() -> None:
     plan = recipe(task="e2e.tiny:dense", fleet={"clients": 3})
     part, held_out = Workplace(plan, {"partition-id": 2}).samples(2)
-    assert part.tolist() == deal(plan, make_task(plan), 3).parts[2].tolist()
+    assert part.tolist() == deal(plan, make_task(plan), 3)[0][2].tolist()
     assert held_out is None
 
 

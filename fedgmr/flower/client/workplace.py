@@ -14,7 +14,7 @@ import torch
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.experiments.assembly import make_plan, make_task, measured, resolve_device, usable_device
+from fedgmr.experiments.assembly import limit_samples, make_plan, make_task, usable_device
 from fedgmr.experiments.dealing import deal, hold_out
 from fedgmr.experiments.workshop import Workshop
 from fedgmr.flower.answers import Hello
@@ -61,14 +61,14 @@ class Workplace:
     @cached_property
     def device(self) -> torch.device:
         """The node's, not the server's."""
-        return usable_device(resolve_device(str(self.node.get("device", "auto"))))
+        return usable_device(str(self.node.get("device", "auto")))
 
     @cached_property
     def task(self) -> Task:
         """The task with this node's data."""
         if root := self.node.get("data-root"):
             os.environ["FEDGMR_DATA"] = str(root)
-        return measured(make_task(self.recipe), self.recipe).to(self.device)
+        return limit_samples(make_task(self.recipe), self.recipe).to(self.device)
 
     @cached_property
     def layout(self) -> Layout:
@@ -96,9 +96,8 @@ class Workplace:
             parts = int(self.node.get("num-partitions", len(self.recipe.fleet.resolved_links())))
             if self.partition >= parts:
                 raise SettingError(f"partition-id is {self.partition}: give a number from 0 to {parts - 1}.")
-            dealt = deal(self.recipe, self.task, parts)
-            held_out = None if dealt.held_out is None else dealt.held_out[self.partition]
-            return dealt.parts[self.partition], held_out
+            dealt, held_out = deal(self.recipe, self.task, parts)
+            return dealt[self.partition], None if held_out is None else held_out[self.partition]
         everything = np.arange(len(self.task.train[0]))
         if self.recipe.evaluation.validation == "server":
             return everything, None

@@ -21,18 +21,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgmr.exchange import Diverged
-from fedgmr.experiments.assembly import (
-    Assembly,
-    lay_base,
-    make_profiles,
-    make_task,
-    measured,
-    resolve,
-    round_period,
-    usable_device,
-)
-from fedgmr.experiments.run import Result, go_on, start
+from fedgmr.experiments.assembly import Assembly, limit_samples, make_server, make_task, resolve, usable_device
+from fedgmr.experiments.run import Result, run_assembly
 from fedgmr.experiments.rundir import locked, open_run
+from fedgmr.experiments.time_model import round_period
 from fedgmr.fleets.measurement import Meter
 from fedgmr.fleets.sizes import WireSizes
 from fedgmr.flower.server.clock import Clock, WallClock
@@ -75,11 +67,11 @@ def run(grid: UsedGrid, run_id: int, config: Mapping[str, Any], clock: Clock) ->
         recipe = open_run(directory)
         with locked(directory):
             assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
-            return directory, _finish(assembly, lambda watcher: go_on(assembly, directory, watcher))
+            return directory, _finish(assembly, lambda watcher: run_assembly(assembly, directory, watcher, resume=True))
     recipe = load_recipe(_recipe_source(str(config.get("recipe", "quickstart"))), _overrides(config))
     directory = Path(output) if output else Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
-    return directory, _finish(assembly, lambda watcher: start(assembly, directory, watcher))
+    return directory, _finish(assembly, lambda watcher: run_assembly(assembly, directory, watcher))
 
 
 def _finish(assembly: Assembly[FlowerFleet], go: Any) -> Result:
@@ -98,10 +90,10 @@ def assemble_deployed(
     """The objects of a recipe with clients on the grid's nodes."""
     made = make_task(recipe)
     recipe = resolve(recipe, made)
-    task = measured(made, recipe).to(usable_device(recipe.device))
+    task = limit_samples(made, recipe).to(usable_device(recipe.device))
     links, method = recipe.fleet.resolved_links(), recipe.method
-    base = lay_base(recipe, task, make_profiles(recipe, [0] * len(links)))
-    layout, server = base.layout, base.server
+    server, evaluator = make_server(recipe, task)
+    layout = server.layout
     if layout.dtype != torch.float32:
         raise ValueError(f"The model's type is {layout.dtype}: values travel as float32; use that.")
     per_width = method.local.norm == "per_width"
@@ -127,7 +119,7 @@ def assemble_deployed(
         journal=Journal(directory),
         probe=sizes.values(server.levels, 0, 0) if recipe.fleet.measured else 0,
     )
-    return base.assembled(recipe, fleet)
+    return Assembly(recipe=recipe, task=task, server=server, fleet=fleet, evaluator=evaluator)
 
 
 def _speak() -> None:
