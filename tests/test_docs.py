@@ -111,6 +111,12 @@ def test_make_targets_and_variables_are_real(document: Path) -> None:
         assert re.search(rf"^{variable} \?=", makefile, re.MULTILINE), variable
 
 
+def test_makefile_names_tests_that_exist() -> None:
+    named = re.findall(r"tests/[\w/]+\.py", (ROOT / "Makefile").read_text())
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_changelog_has_this_version_on_top() -> None:
     versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions[0] == fedgmr.__version__
