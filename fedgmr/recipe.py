@@ -32,7 +32,7 @@ _NAMED = ("method", "task", "fleet")  # sections for which a recipe may give the
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
-    """Which task, and its options."""
+    """The task by name, and its options."""
 
     name: str = field(metadata={"help": "a built-in task, or package.module:function that returns a Task"})
     options: dict[str, Any] = field(default_factory=dict, metadata={"help": "keyword arguments of the task's function"})
@@ -40,7 +40,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """When and on what models are measured."""
+    """The times of evaluations, and the samples they are made on."""
 
     every_seconds: float | None = field(
         default=None,
@@ -70,7 +70,7 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSettings:
-    """When the whole run state is saved."""
+    """The times at which the whole state of a run is saved."""
 
     every: int | None = field(
         default=None, metadata={"at_least": 1, "help": "ticks between checkpoints; none: by the clock"}
@@ -83,7 +83,7 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything a run depends on."""
+    """Everything that a run depends on."""
 
     schema_version: int = field(default=SCHEMA_VERSION, metadata={"help": "version of this format"})
     name: str = "run"

@@ -1,4 +1,4 @@
-"""The verb deploy: a recipe on a fleet of Flower nodes. What needs Flower is imported where it is used."""
+"""The verb deploy: a recipe on a fleet of Flower nodes. Modules that need Flower are imported where they are used."""
 
 import argparse
 import sys

@@ -52,7 +52,7 @@ class Method(ServerRules):
 
     @property
     def by_width(self) -> bool:
-        """Whether sub-models are narrower networks, which are trained physically small."""
+        """Whether sub-models are narrower networks, which clients train physically small."""
         return isinstance(self.ranking, WidthPrefix | RollingWindow)
 
     @property
@@ -62,5 +62,5 @@ class Method(ServerRules):
 
     @property
     def levels_in_ladder(self) -> Ladder:
-        """The densities this method really uses."""
+        """The densities that this method really uses."""
         return self.ranking.ladder(self.ladder)

@@ -1,4 +1,4 @@
-"""Execution in a recipe: how tasks are computed, never what is computed.
+"""Execution in a recipe: how tasks are computed. Only the number formats `tf32` and `autocast` change results.
 
 `auto` is decided by a short probe when a run starts; the resolved recipe says what was chosen, so that a resumed or
 repeated run computes the same way.
