@@ -49,6 +49,12 @@ class Report:
     metric: float
     samples: int
 
+    @property
+    def metric_sum(self) -> float:
+        """The metric times the samples; dividing it gives the very metric back where that is a share of samples."""
+        total = self.metric * self.samples
+        return float(round(total)) if round(total) / self.samples == self.metric else total
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Update:

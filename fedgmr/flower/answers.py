@@ -1,7 +1,7 @@
-"""What the client's app answers, as Flower records, and how the server's app reads it.
+"""Answers of the client's app as Flower records, and how the server's app reads them.
 
-Whatever a client sends is a stranger's: it becomes a value of ours, or is `Refused` (it must not be used) or `Failed`
-(there is no answer of the client's app).
+Nobody vouches for the content of an answer. It becomes a value of ours, or it is `Refused` (it must not be used) or
+`Failed` (the client's app has not answered).
 """
 
 import math
@@ -14,7 +14,8 @@ from flwr.app import Message
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask, News, Report, Update
-from fedgmr.flower.messages import OBJECTS, SETTINGS, make_array, make_content
+from fedgmr.flower.messages import OBJECTS, SETTINGS, make_content
+from fedgmr.flower.terms import Terms
 
 _UPDATE = "update"
 _ERRORS = {2: "raised", 3: "expired", 5: "unavailable", 8: "crashed"}
@@ -23,7 +24,7 @@ _LONGEST_TEXT = 300
 _CLIENT_REASONS = ("diverged", *(str(reason) for reason in wire.Reason))  # a client cannot make up words to count
 
 
-class Failed(Exception):  # noqa: N818 - what became of a message
+class Failed(Exception):  # noqa: N818 - the outcome of a message
     """A message that was not answered by the client's app; `reason` is a word to count."""
 
     def __init__(self, reason: str, text: str = "") -> None:
@@ -33,13 +34,39 @@ class Failed(Exception):  # noqa: N818 - what became of a message
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """What a client says of itself."""
+    """A client's description of itself."""
 
     client_id: str = ""  # kept in a directory that is the node's own; empty: it has none
     partition: int = -1  # -1: its samples are its own
     samples: int = 1
     classes: tuple[int, ...] = ()
     layout: str = ""  # checksum of the model's layout
+
+    def reply(self, message: Message) -> Message:
+        """The answer to the server's hello."""
+        settings = {
+            "client-id": self.client_id,
+            "partition": self.partition,
+            "samples": self.samples,
+            "classes": list(self.classes),
+            "layout": self.layout,
+        }
+        return reply(message, settings)
+
+    @classmethod
+    def read(cls, message: Message) -> "Hello":
+        """The hello in an answer; Failed or Refused where there is no sensible one."""
+        settings, _ = read_answer(message)
+        hello = cls(
+            client_id=_typed(settings, "client-id", str)[:64],
+            partition=_typed(settings, "partition", int),
+            samples=_typed(settings, "samples", int),
+            classes=tuple(_typed(settings, "classes", list)),
+            layout=_typed(settings, "layout", str),
+        )
+        if not 1 <= hello.samples <= _MOST_SAMPLES or not all(type(c) is int and c >= 0 for c in hello.classes):
+            raise wire.Refused(wire.Reason.REPORT, f"{hello.samples} samples and classes {hello.classes[:5]}")
+        return hello
 
     def news(self, client: int) -> News:
         """The same for the server, once it is known which client this is."""
@@ -48,127 +75,59 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
-    """A client's answer to a task: an update, or what it lacks to make one ("recipe", "map")."""
+    """A client's answer to a task: an update, or the name of what it lacks to make one ("recipe", "map")."""
 
     update: Update | None = None
     lacks: str = ""
-    size: int = 0  # bytes of the update
-    seconds: Mapping[str, float] = field(default_factory=dict)  # what the client measured: load, train
+    seconds: Mapping[str, float] = field(default_factory=dict)  # measured by the client: load, train
+
+    @classmethod
+    def read(cls, message: Message, task: ClientTask, terms: Terms) -> "Result":
+        """The answer to `task`; Failed or Refused where it must not be used."""
+        settings, objects = read_answer(message)
+        if "lacks" in settings:
+            return cls(lacks=_typed(settings, "lacks", str)[:_LONGEST_TEXT])
+        expected = wire.Expected(
+            run=terms.run,
+            client=task.client,
+            version=task.version,
+            map_version=task.map_version,
+            last=task.level,
+            value_type=terms.value_type,
+            count=task.levels.sizes[task.level],
+            buffers=terms.update_buffers(task),
+        )
+        decoded = wire.decode_update(objects.get(_UPDATE, b""), expected=expected)
+        loss = _typed(settings, "loss", float)
+        if not math.isfinite(loss):
+            raise wire.Refused(wire.Reason.NON_FINITE, f"the loss is {loss}")
+        report = None
+        if decoded.report is not None:
+            samples = decoded.report.samples
+            report = Report(metric=decoded.report.metric_sum / samples, samples=samples)
+        device = task.model.device
+        update = Update(
+            client=task.client,
+            version=task.version,
+            values=torch.from_numpy(decoded.values).to(device),
+            buffers=torch.from_numpy(decoded.buffers).to(device),
+            loss=loss,
+            report=report,
+        )
+        seconds = {name: settings.get(f"seconds.{name}") for name in ("load", "train")}
+        sensible = {name: s for name, s in seconds.items() if isinstance(s, float) and 0 <= s < math.inf}
+        return cls(update=update, seconds=sensible)
 
 
-def hello_reply(hello: Hello, message: Message) -> Message:
-    """A client's answer to `hello_content`."""
-    settings = {
-        "client-id": hello.client_id,
-        "partition": hello.partition,
-        "samples": hello.samples,
-        "classes": list(hello.classes),
-        "layout": hello.layout,
-    }
-    return Message(make_content(settings), reply_to=message)
+def reply(message: Message, settings: Mapping[str, Any], update: bytes | None = None) -> Message:
+    """An answer of the client's app: `lacks`, `refused` with a `text`, or an update with its `loss`."""
+    if "text" in settings:
+        settings = {**settings, "text": settings["text"][:_LONGEST_TEXT]}
+    return Message(make_content(settings, None if update is None else {_UPDATE: update}), reply_to=message)
 
 
-def probe_reply(message: Message) -> Message:
-    """A client's answer to a probe."""
-    return Message(make_content({}), reply_to=message)
-
-
-def lacks_reply(what: str, message: Message) -> Message:
-    """A client's answer to a task that it cannot do without `what`."""
-    return Message(make_content({"lacks": what}), reply_to=message)
-
-
-def refusal_reply(reason: str, text: str, message: Message) -> Message:
-    """A client's answer to a task that it refuses or that went wrong."""
-    return Message(make_content({"refused": reason, "text": text[:_LONGEST_TEXT]}), reply_to=message)
-
-
-def update_reply(data: bytes, *, loss: float, seconds: Mapping[str, float], message: Message) -> Message:
-    """A client's answer to a task."""
-    settings = {"loss": loss, **{f"seconds.{name}": value for name, value in seconds.items()}}
-    return Message(make_content(settings, {_UPDATE: make_array(data)}), reply_to=message)
-
-
-def read_hello(message: Message) -> Hello:
-    """What a client says of itself; Failed or Refused where it says nothing sensible."""
-    settings, _ = _answer(message)
-    hello = Hello(
-        client_id=_taken(settings, "client-id", str)[:64],
-        partition=_taken(settings, "partition", int),
-        samples=_taken(settings, "samples", int),
-        classes=tuple(_taken(settings, "classes", list)),
-        layout=_taken(settings, "layout", str),
-    )
-    if not 1 <= hello.samples <= _MOST_SAMPLES or not all(type(c) is int and c >= 0 for c in hello.classes):
-        raise wire.Refused(wire.Reason.REPORT, f"{hello.samples} samples and classes {hello.classes[:5]}")
-    return hello
-
-
-def read_probe(message: Message) -> None:
-    """Failed or Refused where a probe was not answered."""
-    _answer(message)
-
-
-def read_result(message: Message, task: ClientTask, *, run: int, value_type: wire.ValueType, buffers: int) -> Result:
-    """A client's answer to `task`; Failed or Refused where it must not be used."""
-    settings, objects = _answer(message)
-    if "lacks" in settings:
-        return Result(lacks=_taken(settings, "lacks", str)[:_LONGEST_TEXT])
-    expected = wire.Expected(
-        run=run,
-        client=task.client,
-        version=task.version,
-        map_version=task.map_version,
-        last=task.level,
-        value_type=value_type,
-        count=task.levels.sizes[task.level],
-        buffers=buffers,
-    )
-    data = objects.get(_UPDATE, b"")
-    decoded = wire.decode_update(data, expected=expected)
-    loss = _taken(settings, "loss", float)
-    if not math.isfinite(loss):
-        raise wire.Refused(wire.Reason.NON_FINITE, f"the loss is {loss}")
-    device = task.model.device
-    update = Update(
-        client=task.client,
-        version=task.version,
-        values=torch.from_numpy(decoded.values).to(device),
-        buffers=torch.from_numpy(decoded.buffers).to(device),
-        loss=loss,
-        report=_report(decoded.report),
-    )
-    return Result(update=update, size=len(data), seconds=_seconds(settings))
-
-
-def answer_size(message: Message) -> int:
-    """Bytes of the objects in an answer, whatever they are."""
-    if not message.has_content():
-        return 0
-    return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
-
-
-def wire_report(report: Report | None) -> wire.Report | None:
-    """A client's report as it travels: a sum, which gives the very metric back where that is a share of samples."""
-    if report is None:
-        return None
-    total = report.metric * report.samples
-    if round(total) / report.samples == report.metric:
-        total = float(round(total))
-    return wire.Report(metric_sum=total, samples=report.samples)
-
-
-def _report(report: wire.Report | None) -> Report | None:
-    return None if report is None else Report(metric=report.metric_sum / report.samples, samples=report.samples)
-
-
-def _seconds(settings: Mapping[str, Any]) -> dict[str, float]:
-    seconds = {name: settings.get(f"seconds.{name}") for name in ("load", "train")}
-    return {name: value for name, value in seconds.items() if isinstance(value, float) and 0 <= value < math.inf}
-
-
-def _answer(message: Message) -> tuple[Mapping[str, Any], dict[str, bytes]]:
-    """The settings and objects of an answer."""
+def read_answer(message: Message) -> tuple[Mapping[str, Any], dict[str, bytes]]:
+    """The settings and objects of an answer; Failed or Refused where there are none."""
     if message.has_error():
         raise Failed(_ERRORS.get(message.error.code, f"error-{message.error.code}"), message.error.reason or "")
     content = message.content
@@ -182,7 +141,15 @@ def _answer(message: Message) -> tuple[Mapping[str, Any], dict[str, bytes]]:
     return settings, {} if arrays is None else {name: array.data for name, array in arrays.items()}
 
 
-def _taken(settings: Mapping[str, Any], key: str, kind: type[Any]) -> Any:
+def answer_size(message: Message) -> int:
+    """Bytes of the objects in an answer, whatever they are."""
+    if not message.has_content():
+        return 0
+    return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+
+
+def _typed(settings: Mapping[str, Any], key: str, kind: type[Any]) -> Any:
+    """The value of a key; Refused where it is of another type."""
     value = settings.get(key)
     if type(value) is not kind:
         raise wire.Refused(wire.Reason.KIND, f"{key} is {type(value).__name__} where {kind.__name__} is due")

@@ -1,4 +1,4 @@
-"""What both sides of a deployed run agree on before the first task, and checksums to see that they do."""
+"""The terms that both sides of a deployed run agree on before the first task, and checksums to see that they do."""
 
 import hashlib
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class Terms:
 
     @property
     def checksum(self) -> str:
-        """The recipe's."""
+        """The checksum of the recipe."""
         return checksum(self.recipe)
 
     def update_buffers(self, task: ClientTask) -> int:
-        """Buffer entries in the update of a task."""
+        """The number of buffer entries in the update of a task."""
         if not self.per_width:
             return len(task.buffers)
         return len(task.buffers) // len(task.levels.ladder) * (task.level + 1)
@@ -38,6 +38,6 @@ def checksum(text: str) -> str:
 
 
 def layout_checksum(layout: Layout) -> str:
-    """The same for two models exactly if their flat vectors mean the same."""
+    """A checksum that is the same for two models exactly if their flat vectors mean the same."""
     places = [(p.name, p.shape, p.prunable) for p in (*layout.parameters, *layout.buffers)]
     return checksum(repr((places, str(layout.dtype))))

@@ -11,26 +11,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("flwr")
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app.error import Error
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask, Report
-from fedgmr.flower.answers import (
-    Failed,
-    Hello,
-    Result,
-    answer_size,
-    hello_reply,
-    lacks_reply,
-    read_hello,
-    read_probe,
-    read_result,
-    refusal_reply,
-    update_reply,
-    wire_report,
-)
-from fedgmr.flower.messages import make_array
+from fedgmr.flower.answers import Failed, Hello, Result, answer_size, read_answer, reply
+from fedgmr.flower.messages import make_content
+from fedgmr.flower.terms import Terms
 from fedgmr.submodels.levels import LevelMap
 
 LEVELS = LevelMap.from_scores(torch.arange(100.0), (0.2, 1.0))
@@ -66,12 +54,13 @@ def answer(settings: dict[str, Any] | None, objects: dict[str, bytes] | None = N
     if settings is not None:
         content["settings"] = ConfigRecord(settings)
     if objects is not None:
-        content["objects"] = ArrayRecord({name: make_array(data) for name, data in objects.items()})
+        content["objects"] = make_content({}, {"": b"", **objects})["objects"]
+        del content["objects"][""]
     return Message(content, reply_to=question())
 
 
 def result(message: Message) -> Result:
-    return read_result(message, task=TASK, run=1, value_type=wire.ValueType.FP32, buffers=2)
+    return Result.read(message, TASK, Terms(run=1, recipe="", layout="", ims=True))
 
 
 def update(**changes: Any) -> bytes:
@@ -82,13 +71,14 @@ def update(**changes: Any) -> bytes:
 
 def test_an_update_comes_through() -> None:
     data = update()
-    read = result(update_reply(data, loss=0.25, seconds={"load": 1.0, "train": 2.5}, message=question()))
+    sent = reply(question(), {"loss": 0.25, "seconds.load": 1.0, "seconds.train": 2.5}, data)
+    read = result(sent)
     assert read.update is not None
     assert read.update.values.tolist() == list(range(20))
     assert (read.update.client, read.update.version, read.update.loss) == (3, 8, 0.25)
     assert read.update.report == Report(metric=0.75, samples=4)
     assert read.seconds == {"load": 1.0, "train": 2.5}
-    assert read.size == len(data) == answer_size(answer({}, {"update": data}))
+    assert len(data) == answer_size(sent)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +107,7 @@ def test_what_is_refused(settings: Any, objects: Any, reason: str) -> None:
 @pytest.mark.parametrize(("code", "reason"), [(2, "raised"), (3, "expired"), (5, "unavailable"), (8, "crashed")])
 def test_errors_of_flower_have_words(code: int, reason: str) -> None:
     message = Message(Error(code=code, reason="so"), reply_to=question())
-    for read in (result, read_hello, read_probe):
+    for read in (result, Hello.read, read_answer):
         with pytest.raises(Failed) as failed:
             read(message)
         assert failed.value.reason == reason
@@ -125,18 +115,19 @@ def test_errors_of_flower_have_words(code: int, reason: str) -> None:
 
 
 def test_a_client_says_what_it_lacks_or_why_not() -> None:
-    assert result(lacks_reply("map", question())).lacks == "map"
+    assert result(reply(question(), {"lacks": "map"})).lacks == "map"
     with pytest.raises(Failed, match="client-diverged: too fast") as failed:
-        result(refusal_reply("diverged", "too fast", question()))
+        result(reply(question(), {"refused": "diverged", "text": "too fast"}))
     assert failed.value.reason == "client-diverged"
     with pytest.raises(Failed) as failed:
-        result(refusal_reply("a word of its own", "", question()))
+        result(reply(question(), {"refused": "a word of its own", "text": "x" * 1000}))
     assert failed.value.reason == "client-other"
+    assert str(failed.value) == f"client-other: {'x' * 300}"
 
 
 def test_a_hello_comes_through() -> None:
     hello = Hello(client_id="x" * 32, partition=4, samples=17, classes=(0, 9), layout="l")
-    assert read_hello(hello_reply(hello, question())) == hello
+    assert Hello.read(hello.reply(question())) == hello
 
 
 @pytest.mark.parametrize(
@@ -146,7 +137,7 @@ def test_a_hello_comes_through() -> None:
 def test_a_strange_hello_is_refused(change: dict[str, Any]) -> None:
     settings = {"client-id": "", "partition": 0, "samples": 5, "classes": [1], "layout": ""}
     with pytest.raises(wire.Refused):
-        read_hello(answer(settings | change))
+        Hello.read(answer(settings | change))
 
 
 @given(
@@ -155,7 +146,7 @@ def test_a_strange_hello_is_refused(change: dict[str, Any]) -> None:
 )
 def test_any_settings_and_bytes(settings: dict[str, Any], objects: dict[str, bytes]) -> None:
     message = answer(settings, objects)
-    for read in (result, read_hello):
+    for read in (result, Hello.read):
         try:
             read(message)
         except (wire.Refused, Failed):
@@ -172,7 +163,5 @@ def test_other_records_do_no_harm() -> None:
 @pytest.mark.parametrize(("hits", "samples"), [(1, 3), (5, 7), (17, 49), (999, 1000), (0, 5), (93, 96)])
 def test_a_reported_share_survives_the_wire(hits: int, samples: int) -> None:
     report = Report(metric=hits / samples, samples=samples)
-    travelling = wire_report(report)
-    assert travelling is not None
-    assert travelling.metric_sum / samples == report.metric
-    assert wire_report(None) is None
+    assert report.metric_sum == hits
+    assert report.metric_sum / samples == report.metric

@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 from flwr.app import Context, Message
 
 from fedgmr import wire
-from fedgmr.flower.answers import update_reply
+from fedgmr.flower.answers import reply
 from fedgmr.flower.client.client_app import app
 from fedgmr.flower.server.fleet import LOOK
 from flower.grid import RUN, Node, partitions
@@ -50,7 +50,7 @@ def test_a_restart_is_seen_and_its_task_done_again(tmp_path: Path) -> None:
     # Dispatched at ticks 0 and 2; the restart at tick 3 loses the second, which is sent anew at the next tick.
     firsts = [task["first-batch"] for task in run.tasks_of(1)]
     assert firsts[:4] == [0, 3, 3, 6]
-    assert run.fleet.roster.seats[1].node == 999
+    assert run.fleet.roster.nodes[1].node == 999
     assert run.server.client_levels == levels
     assert run.server.batches[1] == 3 * (run.server.updates[1] + 1)
 
@@ -113,7 +113,7 @@ def test_a_new_node_id_is_known_by_its_client_id(tmp_path: Path) -> None:
             nodes[5] = Node(node_id=5, config=nodes[999].config)
 
     run.drive(8, replace)
-    assert run.fleet.roster.seats[1].node == 5
+    assert run.fleet.roster.nodes[1].node == 5
     assert run.server.updates[1] >= 5
     assert run.server.staleness[1] is not None
 
@@ -135,7 +135,7 @@ def test_a_late_node_joins_at_any_tick(tmp_path: Path) -> None:
 def test_nodes_beyond_the_fleet_wait(tmp_path: Path) -> None:
     nodes = partitions(4, tmp_path)
     run = Deployed(nodes, tmp_path, clients=3).drive(4)
-    assert sorted(seat.node for seat in run.fleet.roster.seats.values()) == [998, 999, 1000]
+    assert sorted(known.node for known in run.fleet.roster.nodes.values()) == [998, 999, 1000]
     assert run.server.updates == [4, 4, 4]
 
 
@@ -157,13 +157,13 @@ def test_what_is_not_the_update_is_refused(damage: str, reason: str, tmp_path: P
     seen: list[bytes] = []
 
     def hostile(message: Message, context: Context) -> Message:
-        reply = app(message, context)
+        honest = app(message, context)
         if message.metadata.message_type != "train":
-            return reply
-        seen.append(reply.content["objects"]["update"].data)
+            return honest
+        seen.append(honest.content["objects"]["update"].data)
         if len(seen) == 1:
-            return reply
-        return _damaged(damage, reply, message, seen)
+            return honest
+        return _damaged(damage, message, seen)
 
     nodes[999].answer = hostile
     run.drive(6)
@@ -173,7 +173,7 @@ def test_what_is_not_the_update_is_refused(damage: str, reason: str, tmp_path: P
     assert torch.isfinite(run.server.model).all()
 
 
-def _damaged(damage: str, reply: Message, message: Message, seen: list[bytes]) -> Message:
+def _damaged(damage: str, message: Message, seen: list[bytes]) -> Message:
     data, loss = seen[-1], 0.5
     if damage == "bit":
         data = data[:100] + bytes([data[100] ^ 1]) + data[101:]
@@ -195,7 +195,7 @@ def _damaged(damage: str, reply: Message, message: Message, seen: list[bytes]) -
             map_version=header.stamp.map_version,
         )
         data = wire.encode_update(values, stamp=stamp, last=header.last)
-    return update_reply(data, loss=loss, seconds={}, message=message)
+    return reply(message, {"loss": loss}, data)
 
 
 def test_a_client_that_forgot_is_sent_the_rest_at_once(tmp_path: Path) -> None:

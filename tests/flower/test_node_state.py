@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedgmr import wire
-from fedgmr.flower.client.node_state import HeldMap, NodeState, default_directory
+from fedgmr.flower.client.node_state import HeldMap, NodeState
 from fedgmr.flower.terms import checksum
 
 LEVELS = np.array([0, 1, 2, wire.ABOVE, 0, 2], np.uint8)
@@ -56,4 +56,5 @@ def test_a_damaged_map_is_forgotten(position: int, tmp_path: Path) -> None:
 
 def test_the_default_directory_is_the_nodes_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_directory(12) == tmp_path / "fedgmr" / "nodes" / "12"
+    assert NodeState.of({}, 12).directory == tmp_path / "fedgmr" / "nodes" / "12"
+    assert NodeState.of({"state-dir": str(tmp_path / "own")}, 12).directory == tmp_path / "own"

@@ -12,9 +12,10 @@ from fedgmr import wire
 from fedgmr.exchange import ClientTask
 from fedgmr.fleets.network import Link, Network, NetworkSettings
 from fedgmr.fleets.sizes import WireSizes
-from fedgmr.flower.client.workplace import complete_map
-from fedgmr.flower.messages import Order, task_contents
-from fedgmr.flower.server.packing import Parcel, pack_tasks, shared_size
+from fedgmr.flower.client.node_state import HeldMap
+from fedgmr.flower.messages import Order
+from fedgmr.flower.server.packing import PackedTask, pack_tasks, shared_size
+from fedgmr.flower.terms import Terms
 from fedgmr.submodels.levels import LevelMap
 
 SIZE = 1000
@@ -38,12 +39,14 @@ def task(client: int, level: int, *, map_version: int = 4, levels: LevelMap = LE
     )
 
 
-def pack(tasks: list[ClientTask], known: dict[int, tuple[int, int]] | None = None, *, ims: bool = True) -> list[Parcel]:
-    return pack_tasks(tasks, known or {}, run=5, ims=ims, value_type=wire.ValueType.FP32)
+def pack(
+    tasks: list[ClientTask], known: dict[int, tuple[int, int]] | None = None, *, ims: bool = True
+) -> list[PackedTask]:
+    return pack_tasks(tasks, known or {}, Terms(run=5, recipe="", layout="", ims=ims))
 
 
-def spans(parcel: Parcel) -> tuple[list[Any], list[Any]]:
-    return [piece.span for piece in parcel.values], [piece.span for piece in parcel.maps]
+def spans(packed: PackedTask) -> tuple[list[Any], list[Any]]:
+    return [piece.span for piece in packed.values], [piece.span for piece in packed.maps]
 
 
 def test_one_object_per_gap_between_levels_in_use() -> None:
@@ -67,7 +70,7 @@ def test_without_ims_one_object_per_level() -> None:
 def test_only_the_lacking_parts_of_the_map_travel() -> None:
     tasks = [task(0, 1), task(1, 3), task(2, 3), task(3, 3)]
     known = {0: (4, 1), 1: (4, 1), 2: (3, 3), 3: (4, 2)}  # 2 has an old map
-    assert [spans(parcel)[1] for parcel in pack(tasks, known)] == [[], [(2, 3)], [(0, 1), (2, 3)], [(3, 3)]]
+    assert [spans(packed)[1] for packed in pack(tasks, known)] == [[], [(2, 3)], [(0, 1), (2, 3)], [(3, 3)]]
 
 
 def test_an_implied_map_never_travels() -> None:
@@ -83,48 +86,39 @@ def test_sizes_are_those_of_the_simulated_network(ims: bool, known: dict[int, tu
     network = Network(NetworkSettings(), links, WireSizes(buffers=3), ims=ims, seed=0)
     network.known_maps = dict(known)
     trips = {trip.client: trip.down for trip in network.send(tasks, 0.0)}
-    assert {parcel.task.client: parcel.size for parcel in pack(tasks, known, ims=ims)} == trips
+    assert {packed.task.client: packed.size for packed in pack(tasks, known, ims=ims)} == trips
 
 
 def test_shared_objects_are_shared_arrays() -> None:
-    contents = task_contents(pack([task(0, 1), task(1, 3), task(2, 3)]), "recipe")
+    packed = pack([task(0, 1), task(1, 3), task(2, 3)])
+    contents = [Order.of(one.task, "recipe").content(one.values, one.maps) for one in packed]
     arrays = [content.array_records["objects"] for content in contents]
     assert arrays[0]["values.0.1"] is arrays[1]["values.0.1"] is arrays[2]["values.0.1"]
     assert set(arrays[1]) == {"values.0.1", "values.2.3", "map.0.1", "map.2.3"}
 
 
-def order(parcel: Parcel) -> Order:
-    t = parcel.task
-    return Order(
-        client=t.client,
-        version=t.version,
-        level=t.level,
-        map_version=t.map_version,
-        implied=False,
-        learning_rate=0.1,
-        first_batch=0,
-        recipe="",
-    )
+def order(packed: PackedTask) -> Order:
+    return Order.of(packed.task, "")
 
 
 def test_a_map_is_completed_part_by_part() -> None:
     (first,), (second,) = pack([task(0, 1)]), pack([task(0, 3)], {0: (4, 1)})
-    held = complete_map(None, order(first), first.maps, run=5, total=SIZE)
+    held = HeldMap.completed(None, order(first), first.maps, run=5, total=SIZE)
     assert held is not None
     assert held.last == 1
-    assert complete_map(held, order(first), [], run=5, total=SIZE) is held
-    whole = complete_map(held, order(second), second.maps, run=5, total=SIZE)
+    assert HeldMap.completed(held, order(first), [], run=5, total=SIZE) is held
+    whole = HeldMap.completed(held, order(second), second.maps, run=5, total=SIZE)
     assert whole is not None
     assert np.array_equal(whole.levels, LEVELS.levels.numpy())
 
 
 def test_what_is_missing_is_noticed() -> None:
     (first,), (second,) = pack([task(0, 1)]), pack([task(0, 3)], {0: (4, 1)})
-    held = complete_map(None, order(first), first.maps, run=5, total=SIZE)
+    held = HeldMap.completed(None, order(first), first.maps, run=5, total=SIZE)
     (newer,) = pack([task(0, 1, map_version=5)], {0: (5, 1)})
-    assert complete_map(None, order(first), [], run=5, total=SIZE) is None, "nothing held, nothing sent"
-    assert complete_map(None, order(second), second.maps, run=5, total=SIZE) is None, "the part before is lost"
-    assert complete_map(held, order(second), [], run=5, total=SIZE) is None, "held up to level 1 only"
-    assert complete_map(held, order(newer), newer.maps, run=5, total=SIZE) is None, "held is old"
+    assert HeldMap.completed(None, order(first), [], run=5, total=SIZE) is None, "nothing held, nothing sent"
+    assert HeldMap.completed(None, order(second), second.maps, run=5, total=SIZE) is None, "the part before is lost"
+    assert HeldMap.completed(held, order(second), [], run=5, total=SIZE) is None, "held up to level 1 only"
+    assert HeldMap.completed(held, order(newer), newer.maps, run=5, total=SIZE) is None, "held is old"
     with pytest.raises(wire.Refused, match="run"):
-        complete_map(None, order(first), first.maps, run=6, total=SIZE)
+        HeldMap.completed(None, order(first), first.maps, run=6, total=SIZE)

@@ -90,7 +90,7 @@ def test_a_run_goes_on_from_its_checkpoint(recipe: Path, tmp_path: Path) -> None
     with pytest.raises(ConnectionError):
         run(grid(tmp_path, clock, blow=35.0), RUN, config, clock)
     before = journal(tmp_path / "run")
-    seats = {event["client"]: event["node"] for event in before if event["event"] == "joined"}
+    nodes = {event["client"]: event["node"] for event in before if event["event"] == "joined"}
     assert [event["tick"] for event in before if event["event"] == "tick"] == [0, 1, 2, 3]
 
     clock = VirtualClock()
@@ -106,7 +106,7 @@ def test_a_run_goes_on_from_its_checkpoint(recipe: Path, tmp_path: Path) -> None
     assert result.history["tick"] == sorted(result.history["tick"])
     assert result.history[-1]["updates"] == [6, 6, 6], "none is lost for good, none counts twice"
     joined = [event for event in events if event["event"] == "joined"]
-    assert {event["client"]: event["node"] for event in joined[3:]} == seats, "the same fleet"
+    assert {event["client"]: event["node"] for event in joined[3:]} == nodes, "the same fleet"
     # Each task of 3 mini-batches is handed out again until it is merged: none is left out.
     accepted = [event["task"] for event in events if event["event"] == "accepted"]
     assert len(accepted) == 18

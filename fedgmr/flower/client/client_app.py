@@ -1,24 +1,23 @@
-"""The client's app: says who it is, and trains.
+"""The client's app: it says who it is, and trains.
 
-A new process for every message; what lasts is in the node's files. Settings of a node are in its `--node-config`, see
-`workplace.py`; `state-dir` names a directory of its own, in which it also keeps who it is.
+Flower starts a new process for every message; only the node's files last. A node's settings are in its
+`--node-config`, see `client_node.py`; `state-dir` names a directory of its own, in which it also keeps its identity.
 """
 
 import json
 import logging
 import math
 import time
-from pathlib import Path
+from collections.abc import Sequence
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedgmr import wire
-from fedgmr.flower.answers import hello_reply, lacks_reply, probe_reply, refusal_reply, update_reply, wire_report
-from fedgmr.flower.client.node_state import NodeState, default_directory
-from fedgmr.flower.client.workplace import Workplace, complete_map, level_map
-from fedgmr.flower.messages import Order, read_order, settings_of
-from fedgmr.flower.server.packing import Piece
+from fedgmr.flower.answers import reply
+from fedgmr.flower.client.client_node import ClientNode
+from fedgmr.flower.client.node_state import HeldMap, NodeState
+from fedgmr.flower.messages import Order, Piece, read_settings
 from fedgmr.recipe import recipe_from
 from fedgmr.submodels.levels import LevelMap
 
@@ -27,81 +26,66 @@ _log = logging.getLogger(__name__)
 
 def hello(message: Message, context: Context) -> Message:
     """Keep the recipe, look at the data, say who this is."""
-    state, settings = _state(context), settings_of(message)
+    state, settings = NodeState.of(context.node_config, context.node_id), read_settings(message)
     state.keep_recipe(settings["recipe"])
-    workplace = Workplace(recipe_from(json.loads(settings["recipe"])), context.node_config)
+    node = ClientNode(recipe_from(json.loads(settings["recipe"])), context.node_config)
     client_id = state.client_id() if "state-dir" in context.node_config else ""
-    return hello_reply(workplace.introduce(client_id, classes=settings["classes"]), message)
+    return node.introduce(client_id, classes=settings["classes"]).reply(message)
 
 
 def probe(message: Message, context: Context) -> Message:
     """Answer at once."""
-    return probe_reply(message)
+    return reply(message, {})
 
 
 def train(message: Message, context: Context) -> Message:
     """Do a task."""
     began = time.perf_counter()
-    state, settings = _state(context), settings_of(message)
+    state, settings = NodeState.of(context.node_config, context.node_id), read_settings(message)
     if "recipe" in settings:
         state.keep_recipe(settings["recipe"])
-    order, values, maps = read_order(message)
+    order, values, maps = Order.read(message)
     recipe = state.recipe(order.recipe)
     if recipe is None:
-        return lacks_reply("recipe", message)
-    workplace = Workplace(recipe_from(json.loads(recipe)), context.node_config)
+        return reply(message, {"lacks": "recipe"})
+    node = ClientNode(recipe_from(json.loads(recipe)), context.node_config)
     try:
-        levels = _levels(workplace, state, order, maps, context.run_id)
+        levels = _level_map(node, state, order, maps, context.run_id)
         if levels is None:
-            return lacks_reply("map", message)
-        return _trained(workplace, order, values, levels, message, context.run_id, began)
+            return reply(message, {"lacks": "map"})
+        _ = node.task  # loading the data is no training
+        loaded = time.perf_counter()
+        update = node.train(order, values, levels, run=context.run_id)
     except wire.Refused as refused:
         _log.warning("A task was refused: %s", refused)
-        return refusal_reply(refused.reason, str(refused), message)
-
-
-def _trained(
-    workplace: Workplace,
-    order: Order,
-    values: list[Piece],
-    levels: LevelMap,
-    message: Message,
-    run: int,
-    began: float,
-) -> Message:
-    _ = workplace.task  # loading the data is no training
-    loaded = time.perf_counter()
-    update = workplace.train(order, values, levels, run=run)
+        return reply(message, {"refused": refused.reason, "text": str(refused)})
     if not math.isfinite(update.loss):
-        return refusal_reply("diverged", "loss or weights are not finite: lower training.learning_rate", message)
+        text = "loss or weights are not finite: lower training.learning_rate"
+        return reply(message, {"refused": "diverged", "text": text})
+    report = update.report
     data = wire.encode_update(
         update.values.cpu().numpy(),
-        stamp=wire.Stamp(run=run, client=order.client, version=order.version, map_version=order.map_version),
+        stamp=wire.Stamp(run=context.run_id, client=order.client, version=order.version, map_version=order.map_version),
         last=order.level,
-        value_type=workplace.value_type,
+        value_type=node.value_type,
         buffers=update.buffers.cpu().numpy(),
-        report=wire_report(update.report),
+        report=None if report is None else wire.Report(metric_sum=report.metric_sum, samples=report.samples),
     )
-    seconds = {"load": loaded - began, "train": time.perf_counter() - loaded}
-    return update_reply(data, loss=float(update.loss), seconds=seconds, message=message)
+    seconds = {"seconds.load": loaded - began, "seconds.train": time.perf_counter() - loaded}
+    return reply(message, {"loss": float(update.loss), **seconds}, data)
 
 
-def _levels(workplace: Workplace, state: NodeState, order: Order, maps: list[Piece], run: int) -> LevelMap | None:
+def _level_map(node: ClientNode, state: NodeState, order: Order, maps: Sequence[Piece], run: int) -> LevelMap | None:
     """The level map of a task; None where the node must be sent it."""
     if order.implied:
-        return workplace.implied_map(order)
-    total = workplace.layout.size
-    held = complete_map(state.level_map(run=run, total=total), order, maps, run=run, total=total)
+        return node.implied_map(order)
+    total = node.layout.size
+    held = HeldMap.completed(state.level_map(run=run, total=total), order, maps, run=run, total=total)
     if held is None:
         return None
     if maps:
         state.keep_level_map(held, run=run)
-    return level_map(held, workplace.recipe.method.levels_in_ladder)
-
-
-def _state(context: Context) -> NodeState:
-    given = context.node_config.get("state-dir")
-    return NodeState(Path(str(given)) if given else default_directory(context.node_id))
+    return held.level_map(node.recipe.method.levels_in_ladder)
 
 
 app = ClientApp()

@@ -1,22 +1,26 @@
-"""What a node remembers between tasks, in files: a client's app is a new process for every message.
+"""The memory of a node between tasks, in files: a client's app is a new process for every message.
 
-Who it is, the run's recipe, and its level map as an object of the wire format, whose stamp and checksum say whether it
-is still the right one and whole. A file that is missing, old or damaged counts as forgotten; the server sends it again.
+A node remembers who it is, the run's recipe, and its level map as an object of the wire format, whose stamp and
+checksum say whether it is still the right one and whole. A file that is missing, old or damaged counts as forgotten;
+the server sends it again.
 """
 
 import os
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedgmr import wire
 from fedgmr.files import write_atomic
+from fedgmr.flower.messages import Order, Piece
 from fedgmr.flower.terms import checksum
-
-Levels = npt.NDArray[np.uint8]
+from fedgmr.submodels.levels import LevelMap
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +29,40 @@ class HeldMap:
 
     version: int
     last: int
-    levels: Levels
+    levels: npt.NDArray[np.uint8]
+
+    @classmethod
+    def completed(
+        cls, held: "HeldMap | None", order: Order, pieces: Sequence[Piece], *, run: int, total: int
+    ) -> "HeldMap | None":
+        """The map that a task needs, from the held one and the parts that came with it; None where parts are missing.
+
+        Raises:
+            Refused: a part is not what it says.
+        """
+        if held is not None and held.version != order.map_version:
+            held = None
+        for piece in pieces:
+            first, last = piece.span
+            if first > (0 if held is None else held.last + 1):
+                return None
+            expected = wire.Expected(
+                run=run,
+                client=order.client,
+                version=order.version,
+                map_version=order.map_version,
+                first=first,
+                last=last,
+            )
+            known = held.levels if held is not None and first > 0 else None
+            levels = wire.decode_map(piece.data, total=total, expected=expected, known=known)
+            held = cls(version=order.map_version, last=last, levels=levels)
+        return held if held is not None and held.last >= order.level else None
+
+    def level_map(self, ladder: Sequence[float]) -> LevelMap:
+        """The map as training code takes it; coordinates of unknown parts are in no sub-model."""
+        levels = np.minimum(self.levels, np.uint8(len(ladder)))
+        return LevelMap(torch.from_numpy(levels), tuple(ladder))
 
 
 class NodeState:
@@ -35,23 +72,30 @@ class NodeState:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
 
+    @classmethod
+    def of(cls, config: Mapping[str, Any], node: int) -> "NodeState":
+        """The files in the `state-dir` of a node's configuration, or in a folder of the user's cache."""
+        given = config.get("state-dir")
+        cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        return cls(Path(str(given)) if given else Path(cache) / "fedgmr" / "nodes" / str(node))
+
     def client_id(self) -> str:
-        """Made at the first call, the same ever after."""
+        """The node's own name, made at the first call and the same ever after."""
         path = self.directory / "client-id"
         if not path.exists():
             # Not a draw of the run: it tells this node from all others, whatever the seed.
-            write_atomic(path, uuid.uuid4().hex.encode())
+            write_atomic(path, uuid.uuid4().hex)
         return path.read_text().strip()
 
     def recipe(self, wanted: str) -> str | None:
-        """The recipe with this checksum."""
+        """The recipe with this checksum, if it is the one remembered."""
         path = self.directory / "recipe.json"
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         return text if checksum(text) == wanted else None
 
     def keep_recipe(self, text: str) -> None:
         """Remember a recipe."""
-        write_atomic(self.directory / "recipe.json", text.encode())
+        write_atomic(self.directory / "recipe.json", text)
 
     def level_map(self, *, run: int, total: int) -> HeldMap | None:
         """The map of this run, if there is a sound one."""
@@ -71,9 +115,3 @@ class NodeState:
         """Remember a map."""
         stamp = wire.Stamp(run=run, version=0, map_version=held.version)
         write_atomic(self.directory / "level-map.bin", wire.encode_map(held.levels, stamp=stamp, last=held.last))
-
-
-def default_directory(node: int) -> Path:
-    """Where a node that was given no directory keeps its state."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "fedgmr" / "nodes" / str(node)

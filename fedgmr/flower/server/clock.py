@@ -25,7 +25,7 @@ class Mailbox(Protocol):
 
 
 class Clock(Protocol):
-    """What tells the time and starts threads."""
+    """The time, and threads that wait for it."""
 
     def now(self) -> float:
         """Seconds since any fixed moment."""

@@ -1,32 +1,32 @@
 """The Flower fleet: the methods that the loop calls, over real nodes and in real time.
 
-The loop reads one mailbox; all traffic is in the courier's threads. A client has at most one task in flight, and every
+The loop reads one mailbox; all traffic is in threads of its own. A client has at most one task in flight, and every
 task ends once: its update is accepted, refused, or the task is given up (the node was restarted, the time is over).
-What arrives for a task that was given up is refused. Read next: `reception.py` (who takes part), `flights.py` (what is
-lost), `courier.py` (threads).
+What arrives for a task that was given up is refused. Read next: `admission.py` (who takes part), `flights.py` (what is
+lost), `grid_threads.py` (the threads).
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask, News, Update
 from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.measurement import Meter, Prior
 from fedgmr.fleets.multicast import KnownMaps
-from fedgmr.flower.answers import Failed, Result, read_result
-from fedgmr.flower.messages import TRAIN, task_contents
-from fedgmr.flower.server.books import Books
+from fedgmr.flower.answers import Failed, Result
+from fedgmr.flower.messages import TRAIN, Order
+from fedgmr.flower.server.admission import Admission
 from fedgmr.flower.server.clock import Clock
-from fedgmr.flower.server.courier import Answer, Courier, Grid, Letter, Online
 from fedgmr.flower.server.flights import Flight, Flights
+from fedgmr.flower.server.grid_threads import Grid, GridThreads, Online, Reply, Request
 from fedgmr.flower.server.journal import Journal
-from fedgmr.flower.server.packing import Parcel, pack_tasks
-from fedgmr.flower.server.reception import Greeting, Reception
+from fedgmr.flower.server.packing import PackedTask, pack_tasks
 from fedgmr.flower.server.roster import Roster
 from fedgmr.flower.terms import Terms
 
@@ -49,7 +49,7 @@ class FlowerFleet:
         terms: Terms,
         settings: DeploymentSettings,
         meter: Meter,
-        journal: Journal | None = None,
+        directory: Path | None = None,
         probe: int = 0,
     ) -> None:
         """A fleet that has not begun to look for nodes.
@@ -58,29 +58,30 @@ class FlowerFleet:
             grid: Flower's.
             clock: tells the time and starts threads.
             clients: how many the run has at most.
-            terms: what both sides agree on.
+            terms: the agreement of both sides.
             settings: the recipe's section.
-            meter: learns what tasks take.
-            journal: events for later.
+            meter: learns how long tasks take.
+            directory: of the run, for the journal; None: no file.
             probe: bytes of the probe of a new client's link; 0: none.
         """
         self.clients, self.terms, self.settings, self.meter, self.time = clients, terms, settings, meter, clock
-        self.books = Books(clients, journal or Journal(), lambda: self.now)
+        self.journal = Journal(directory, clients, lambda: self.now)
         self._inbox = clock.mailbox()
-        self.courier = Courier(grid, clock, self._inbox, look=LOOK)
+        self.threads = GridThreads(grid, clock, self._inbox, look=LOOK)
         self.roster = Roster(clients=clients, claims=settings.identity == "claimed")
         self.flights = Flights(terms=terms, settings=settings, meter=meter)
-        self.reception = Reception(
+        self._news: list[News] = []
+        self.admission = Admission(
             roster=self.roster,
-            courier=self.courier,
+            threads=self.threads,
             clock=clock,
             terms=terms,
             meter=meter,
-            journal=self.books.journal,
+            journal=self.journal,
+            news=self._news,
             patience=settings.first_task,
             probe=probe,
         )
-        self._news: list[News] = []
         self._resumed = False
         self._known: dict[int, tuple[int, int]] = {}  # by client: version and highest level of the map it holds
         self._past, self._began = 0.0, float("inf")  # seconds before the clock was started; when that was
@@ -94,22 +95,22 @@ class FlowerFleet:
     @property
     def bytes_down(self) -> list[int]:
         """Bytes sent to each client."""
-        return self.books.down
+        return self.journal.down
 
     @property
     def bytes_up(self) -> list[int]:
         """Bytes received from each client."""
-        return self.books.up
+        return self.journal.up
 
     @property
     def bytes_server(self) -> int:
         """Bytes that have left for the SuperLink: what several nodes share counts once."""
-        return self.books.server
+        return self.journal.server
 
     @property
     def refused(self) -> Mapping[str, int]:
         """Tasks that came to nothing, by reason."""
-        return self.books.refused
+        return self.journal.refused
 
     @property
     def in_flight(self) -> int:
@@ -119,8 +120,8 @@ class FlowerFleet:
     def begin(self) -> None:
         """Look for nodes and wait until enough clients are there; the run's time goes on from then."""
         if not self._resumed:
-            self.books.journal.cut_back(0)  # of a run that came to no checkpoint
-        self.courier.start()
+            self.journal.cut_back(0)  # of a run that came to no checkpoint
+        self.threads.start()
         wanted, told = self.settings.min_clients or self.clients, -1
         while len(present := self.free()) < wanted:
             if len(present) != told:
@@ -131,29 +132,30 @@ class FlowerFleet:
 
     def close(self) -> None:
         """Stop all traffic."""
-        self.courier.close()
-        self.books.close()
+        self.threads.close()
+        self.journal.close()
 
     def free(self) -> list[int]:
         """Clients that can take a task now."""
         busy = self.flights.busy()
-        return [client for client in range(self.clients) if client not in busy and self.reception.ready(client)]
+        return [client for client in range(self.clients) if client not in busy and self.admission.ready(client)]
 
     def news(self) -> list[News]:
         """Clients that have joined, tasks that are lost and levels that were measured since the last call."""
-        news, self._news = self._news, []
+        news = list(self._news)
+        self._news.clear()
         return news
 
     def dispatch(self, tasks: Sequence[ClientTask], *, tick: int) -> None:
         """Send the tasks in one go."""
-        self.books.merge(tick, late=self._late)
-        parcels = self._packed(tasks, self._known)
-        letters = []
-        for parcel, content in zip(parcels, task_contents(parcels, self.terms.checksum), strict=True):
-            flight = self.flights.begin(parcel, self.roster.seats[parcel.task.client], self.time.now())
-            letters.append(self._letter(flight, content))
-            self.books.tell("dispatched", flight, bytes=parcel.size, level=parcel.task.level)
-        self.courier.send(letters)
+        self.journal.merge(tick, late=self._late)
+        requests = []
+        for packed in self._pack(tasks, self._known):
+            task = packed.task
+            flight = self.flights.begin(packed, self.roster.nodes[task.client], self.time.now())
+            requests.append(self._request(flight, packed))
+            self.journal.write_task("dispatched", flight, bytes=packed.size, level=task.level)
+        self.threads.send(requests)
 
     def collect(self, *, until: float, arrivals: int | None = None) -> list[Update]:
         """Wait until a moment, or until so many updates have arrived, or all others are lost."""
@@ -182,7 +184,7 @@ class FlowerFleet:
             "now": self.now,
             "seats": self.roster.state(),
             "meter": self.meter.state(),
-            **self.books.state(),
+            **self.journal.state(),
         }
 
     def restore(self, state: Mapping[str, Any], tasks: Mapping[int, ClientTask], *, tick: int) -> None:
@@ -191,34 +193,32 @@ class FlowerFleet:
             raise ValueError("This is a simulation, not a deployed run: go on with `fedgmr resume RUN`.")
         self._past, self._resumed = state["now"], True
         self.roster.restore(state["seats"])
-        self._news = [News(client=client, lost=True) for client in sorted(tasks)]
-        self._news += [seat.hello.news(client) for client, seat in self.roster.seats.items()]
+        self._news += [News(client=client, lost=True) for client in sorted(tasks)]
+        self._news += [known.hello.news(client) for client, known in self.roster.nodes.items()]
         self.meter.restore(state["meter"])
-        self.books.restore(state, sorted(tasks), tick)
+        self.journal.restore(state, sorted(tasks), tick)
 
     def _take(self, event: Any) -> Update | None:
         """Deal with one event; an accepted update is handed on."""
         if isinstance(event, Online):
-            self._news += self.reception.look(event.nodes)
+            self.admission.look(event.nodes)
             for flight, reason in self.flights.lost(event.nodes, self.time.now()):
                 self._end(flight, reason)
-        elif isinstance(event, Answer):
-            if isinstance(event.key, Flight):
-                return self._settle(event.key, event)
-            assert isinstance(event.key, Greeting)
-            self._news += self.reception.answer(event)
+        elif isinstance(event, Reply):
+            return event.request.receive(event)
         elif isinstance(event, Exception):
             raise event
         return None
 
-    def _settle(self, flight: Flight, answer: Answer) -> Update | None:
-        outcome = answer.outcome
-        self.books.up[flight.task.client] += answer.size
+    def _take_result(self, flight: Flight, reply: Reply) -> Update | None:
+        """Deal with the answer to a task."""
+        outcome = reply.outcome
+        self.journal.up[flight.task.client] += reply.size
         if not self.flights.going(flight):
             if not isinstance(outcome, Failed):  # an answer after all, to a task that was given up
-                self.books.end(flight, wire.Reason.STALE, refused=True)
+                self.journal.end(flight, wire.Reason.STALE, refused=True)
         elif isinstance(outcome, Result) and outcome.update is not None:
-            return self._accept(flight, outcome, answer)
+            return self._accept(flight, outcome, reply)
         elif isinstance(outcome, Result) and not flight.resent:
             self._send_again(flight)
         elif isinstance(outcome, Result):
@@ -229,48 +229,46 @@ class FlowerFleet:
             self._end(flight, "unreadable", text=repr(outcome), refused=True)
         return None
 
-    def _accept(self, flight: Flight, result: Result, answer: Answer) -> Update | None:
+    def _accept(self, flight: Flight, result: Result, reply: Reply) -> Update | None:
         task = flight.task
         self.flights.end(flight)
         self._known[task.client] = (task.map_version, task.level)
-        took, training = answer.at - flight.sent, result.seconds.get("train", 0.0)
-        self._news += self.meter.observe(task, down=flight.down, up=answer.size, seconds=took, training=training)
-        self.books.accept(flight, bytes=answer.size, took=round(took, 3), client_seconds=dict(result.seconds))
+        took, training = reply.at - flight.sent, result.seconds.get("train", 0.0)
+        self._news += self.meter.observe(task, down=flight.down, up=reply.size, seconds=took, training=training)
+        self.journal.accept(flight, bytes=reply.size, took=round(took, 3), client_seconds=dict(result.seconds))
         return result.update
 
     def _end(self, flight: Flight, reason: str, *, text: str = "", refused: bool = False) -> None:
-        """A task without an update: the client is free again, and nobody knows which map it holds."""
+        """End a task without an update: the client is free again, and nobody knows which map it holds."""
         self.flights.end(flight, reason)
         client = flight.task.client
         self._news.append(News(client=client, lost=True))
         self._known.pop(client, None)
-        self.books.end(flight, reason, refused=refused)
+        self.journal.end(flight, reason, refused=refused)
         _log.warning("Client %d: its task of tick %d came to nothing: %s.", client, flight.task.version, text or reason)
 
     def _send_again(self, flight: Flight) -> None:
-        """The client has lost the recipe or the level map: the same task with both."""
+        """Send the same task with recipe and level map to a client that has lost one of them."""
         flight.resent = True
-        parcels = self._packed([flight.task], {})
-        contents = task_contents(parcels, self.terms.checksum, whole=True, text=self.terms.recipe)
-        flight.down += parcels[0].size
+        (packed,) = self._pack([flight.task], {})
+        flight.down += packed.size
         flight.deadline = max(flight.deadline, self.time.now() + self.settings.shortest)
-        self.courier.send([self._letter(flight, contents[0])])
-        self.books.tell("sent again", flight, bytes=parcels[0].size)
+        self.threads.send([self._request(flight, packed, recipe=self.terms.recipe)])
+        self.journal.write_task("sent again", flight, bytes=packed.size)
 
-    def _packed(self, tasks: Sequence[ClientTask], known: KnownMaps) -> list[Parcel]:
-        """Parcels that are about to leave, with their bytes counted."""
-        terms = self.terms
-        parcels = pack_tasks(tasks, known, run=terms.run, ims=terms.ims, value_type=terms.value_type)
-        self.books.packed(parcels)
-        return parcels
+    def _pack(self, tasks: Sequence[ClientTask], known: KnownMaps) -> list[PackedTask]:
+        """Pack tasks that are about to leave, and count their bytes."""
+        packed = pack_tasks(tasks, known, self.terms)
+        self.journal.send(packed)
+        return packed
 
-    def _letter(self, flight: Flight, content: RecordDict) -> Letter:
-        task, terms = flight.task, self.terms
-        read = partial(
-            read_result, task=task, run=terms.run, value_type=terms.value_type, buffers=terms.update_buffers(task)
+    def _request(self, flight: Flight, packed: PackedTask, *, recipe: str | None = None) -> Request:
+        task = flight.task
+        content = Order.of(task, self.terms.checksum).content(packed.values, packed.maps, recipe=recipe)
+        ttl = flight.deadline - self.time.now()
+        return Request(
+            message=Message(content, dst_node_id=flight.node, message_type=TRAIN, ttl=ttl, group_id=str(task.version)),
+            read=partial(Result.read, task=task, terms=self.terms),
+            receive=partial(self._take_result, flight),
+            poll=flight.poll,
         )
-        left = flight.deadline - self.time.now()
-        message = Message(
-            content, dst_node_id=flight.node, message_type=TRAIN, ttl=left, group_id=str(flight.task.version)
-        )
-        return Letter(message=message, key=flight, read=read, poll=flight.poll)

@@ -1,7 +1,7 @@
-"""Tasks on their way: how long each may take, and which are lost although nobody says so.
+"""Tasks in flight: how long each may take, and which are lost although nobody says so.
 
 A delivered message is never delivered again: a node that is restarted in the middle of a task forgets it, and the grid
-does not tell. But the moment of a node's last start changes, and that is how it is seen.
+does not tell. But the moment of the node's last start changes, and that is how the loss is seen.
 """
 
 from collections import Counter
@@ -12,8 +12,8 @@ from fedgmr import wire
 from fedgmr.exchange import ClientTask
 from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.measurement import Meter
-from fedgmr.flower.server.packing import Parcel
-from fedgmr.flower.server.roster import Seat
+from fedgmr.flower.server.packing import PackedTask
+from fedgmr.flower.server.roster import KnownNode
 from fedgmr.flower.terms import Terms
 
 _GRACE = 10.0  # seconds beyond its time to live after which a task is given up without the SuperLink's word
@@ -23,7 +23,7 @@ _POLL_SHARE, _SHORTEST_POLL, _LONGEST_POLL = 0.05, 0.25, 2.0
 
 @dataclass(kw_only=True, eq=False)
 class Flight:
-    """A task on its way."""
+    """A task in flight."""
 
     task: ClientTask
     number: int  # dispatches before it
@@ -37,7 +37,7 @@ class Flight:
 
     @property
     def name(self) -> str:
-        """For the journal."""
+        """The name of the task in the journal."""
         return f"{self.task.client}:{self.task.version}:{self.number}"
 
     @property
@@ -48,7 +48,7 @@ class Flight:
 
 @dataclass(kw_only=True)
 class Flights:
-    """All tasks on their way."""
+    """All tasks in flight."""
 
     terms: Terms
     settings: DeploymentSettings
@@ -64,22 +64,22 @@ class Flights:
         """Clients that have a task."""
         return {flight.task.client for flight in self._flights.values()}
 
-    def begin(self, parcel: Parcel, seat: Seat, now: float) -> Flight:
-        """A task leaves for the node on `seat`."""
-        task = parcel.task
+    def begin(self, packed: PackedTask, node: KnownNode, now: float) -> Flight:
+        """Note a task that leaves for a node."""
+        task = packed.task
         up = wire.update_bytes(task.levels.sizes[task.level], self.terms.update_buffers(task), self.terms.value_type)
-        expected = self.meter.expected(task.client, down=parcel.size, up=up)
+        expected = self.meter.expected(task.client, down=packed.size, up=up)
         allowed = self.settings.first_task
         if expected is not None:
             allowed = max(self.settings.shortest, self.settings.patience * expected)
         flight = Flight(
             task=task,
             number=self._begun,
-            node=seat.node,
-            start=seat.start,
+            node=node.node,
+            start=node.start,
             sent=now,
             deadline=now + allowed * 2 ** min(self._delays[task.client], _MOST_DOUBLINGS),
-            down=parcel.size,
+            down=packed.size,
             expected=expected or 0.0,
         )
         self._begun += 1
@@ -91,7 +91,7 @@ class Flights:
         return flight.number in self._flights
 
     def end(self, flight: Flight, reason: str = "") -> None:
-        """The task has ended; without a reason, well. One that ran out of time gives the next one twice as much."""
+        """Note that a task has ended, without a reason if well. One that ran out of time doubles the next one's."""
         del self._flights[flight.number]
         if reason == "expired":
             self._delays[flight.task.client] += 1

@@ -1,8 +1,7 @@
-"""Tasks as objects of the wire format: what is packed once per tick and shared, and what each client lacks of the map.
+"""Tasks as objects of the wire format: each object is made once per tick and shared by the tasks that need it.
 
-With IMS there is one VALUES object per gap between neighbouring levels in use among the tasks dispatched together,
-otherwise one per level; a MAP object goes only to clients that do not have that part. Knows nothing of Flower. The same
-sizes as `fleets/network.py` charges in a simulation.
+`fedgmr/fleets/multicast.py` says which objects there are, so the sizes are those that `fleets/network.py` charges in a
+simulation. Without IMS tasks of the same level share their object here, because Flower sends equal objects once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,19 +13,13 @@ import numpy.typing as npt
 from fedgmr import wire
 from fedgmr.exchange import ClientTask
 from fedgmr.fleets.multicast import KnownMaps, Span, plan_transmissions
+from fedgmr.flower.messages import Piece
+from fedgmr.flower.terms import Terms
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Piece:
-    """One object, and the levels it covers."""
-
-    span: Span
-    data: bytes
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Parcel:
-    """All objects of one task."""
+class PackedTask:
+    """A task with all its objects."""
 
     task: ClientTask
     values: list[Piece] = field(default_factory=list)
@@ -38,56 +31,45 @@ class Parcel:
         return sum(len(piece.data) for piece in (*self.values, *self.maps))
 
 
-def pack_tasks(
-    tasks: Sequence[ClientTask], known: KnownMaps, *, run: int, ims: bool, value_type: wire.ValueType
-) -> list[Parcel]:
-    """One parcel per task; what tasks share is the same object in each.
-
-    Args:
-        tasks: dispatched together, all cut from one model.
-        known: the maps that clients hold.
-        run: stamped on every object.
-        ims: one object per gap between the levels in use, instead of one per level.
-        value_type: how values travel.
-    """
+def pack_tasks(tasks: Sequence[ClientTask], known: KnownMaps, terms: Terms) -> list[PackedTask]:
+    """Pack tasks that are dispatched together and cut from one model; `known` are the maps that clients hold."""
     if not tasks:
         return []
-    bench = _PackingBench(tasks, run, value_type)
-    parcels = {task.client: Parcel(task=task) for task in tasks}
-    for transmission in plan_transmissions(tasks, ims=ims):
-        span = transmission.span
+    objects = _Objects(tasks, terms)
+    packed = {task.client: PackedTask(task=task) for task in tasks}
+    for transmission in plan_transmissions(tasks, ims=terms.ims):
         for receiver in transmission.receivers:
-            parcel, part = parcels[receiver.client], transmission.lacking(receiver, known)
-            parcel.values.append(Piece(span=span, data=bench.values(span)))
+            packed[receiver.client].values.append(objects.values(transmission.span))
+            part = transmission.lacking(receiver, known)
             if part is not None:
-                parcel.maps.append(Piece(span=part, data=bench.part(part)))
-    return list(parcels.values())
+                packed[receiver.client].maps.append(objects.level_map(part))
+    return list(packed.values())
 
 
-def shared_size(parcels: Iterable[Parcel]) -> int:
-    """Bytes of the distinct objects in several parcels."""
-    distinct = {id(piece.data): len(piece.data) for p in parcels for piece in (*p.values, *p.maps)}
+def shared_size(packed: Iterable[PackedTask]) -> int:
+    """Bytes of the distinct objects in several tasks."""
+    distinct = {id(piece): len(piece.data) for task in packed for piece in (*task.values, *task.maps)}
     return sum(distinct.values())
 
 
-class _PackingBench:
+class _Objects:
     """Makes each object once."""
 
-    def __init__(self, tasks: Sequence[ClientTask], run: int, value_type: wire.ValueType) -> None:
+    def __init__(self, tasks: Sequence[ClientTask], terms: Terms) -> None:
         self.task = max(tasks, key=lambda task: task.level)
         assert all(task.model is self.task.model for task in tasks), "tasks dispatched together share their model"
-        self.value_type = value_type
-        self.stamp = wire.Stamp(run=run, version=self.task.version, map_version=self.task.map_version)
+        self.value_type = terms.value_type
+        self.stamp = wire.Stamp(run=terms.run, version=self.task.version, map_version=self.task.map_version)
         packed = self.task.levels.pack(self.task.model, self.task.level)
         self.packed: npt.NDArray[np.float32] = packed.cpu().numpy()
         self.buffers: npt.NDArray[np.float32] = self.task.buffers.cpu().numpy()
-        self._values: dict[Span, bytes] = {}
-        self._parts: dict[Span, bytes] = {}
+        self._values: dict[Span, Piece] = {}
+        self._maps: dict[Span, Piece] = {}
 
-    def values(self, span: Span) -> bytes:
+    def values(self, span: Span) -> Piece:
         if span not in self._values:
             (first, last), sizes = span, self.task.levels.sizes
-            self._values[span] = wire.encode_values(
+            data = wire.encode_values(
                 self.packed[sizes[first - 1] if first else 0 : sizes[last]],
                 stamp=self.stamp,
                 first=first,
@@ -95,10 +77,12 @@ class _PackingBench:
                 value_type=self.value_type,
                 buffers=self.buffers if first == 0 else None,
             )
+            self._values[span] = Piece(span=span, data=data)
         return self._values[span]
 
-    def part(self, span: Span) -> bytes:
-        if span not in self._parts:
+    def level_map(self, span: Span) -> Piece:
+        if span not in self._maps:
             levels = self.task.levels.levels.cpu().numpy()
-            self._parts[span] = wire.encode_map(levels, stamp=self.stamp, first=span[0], last=span[1])
-        return self._parts[span]
+            data = wire.encode_map(levels, stamp=self.stamp, first=span[0], last=span[1])
+            self._maps[span] = Piece(span=span, data=data)
+        return self._maps[span]

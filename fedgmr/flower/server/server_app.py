@@ -1,4 +1,4 @@
-"""The server's app: the same server, loop, records and report as a simulation, with the Flower fleet.
+"""The server's app: the server, loop, records and report of a simulation, with the Flower fleet.
 
 Keys of the run's configuration (`flwr run . -c "..."`):
   recipe     a recipe file (absolute, or inside the app), or the name of one that ships with the package
@@ -28,9 +28,8 @@ from fedgmr.experiments.time_model import round_period
 from fedgmr.fleets.measurement import Meter
 from fedgmr.fleets.sizes import WireSizes
 from fedgmr.flower.server.clock import Clock, WallClock
-from fedgmr.flower.server.courier import Grid as UsedGrid
 from fedgmr.flower.server.fleet import OVERHEAD, FlowerFleet
-from fedgmr.flower.server.journal import Journal
+from fedgmr.flower.server.grid_threads import Grid as UsedGrid
 from fedgmr.flower.terms import Terms, layout_checksum
 from fedgmr.recipe import Recipe, load_recipe
 from fedgmr.reporting.display import Display
@@ -43,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 def main(grid: Grid, context: Context) -> None:
     """Run a recipe on the nodes of the grid."""
-    _speak()
+    _show_log()
     try:
         directory, result = run(grid, context.run_id, context.run_config, WallClock())
     except (ValueError, OSError, Diverged) as error:
@@ -116,14 +115,14 @@ def assemble_deployed(
         terms=terms,
         settings=recipe.deployment,
         meter=Meter(OVERHEAD, sizes, period=round_period(recipe, layout) if recipe.fleet.measured else None),
-        journal=Journal(directory),
+        directory=directory,
         probe=sizes.values(server.levels, 0, 0) if recipe.fleet.measured else 0,
     )
     return Assembly(recipe=recipe, task=task, server=server, fleet=fleet, evaluator=evaluator)
 
 
-def _speak() -> None:
-    """Let our own log be seen; the root logger would also show every request, each of which makes another."""
+def _show_log() -> None:
+    """Show our own log; the root logger would also show every request, each of which makes another."""
     ours = logging.getLogger("fedgmr")
     if not ours.handlers:
         ours.addHandler(logging.StreamHandler(sys.stderr))

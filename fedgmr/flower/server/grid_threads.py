@@ -1,16 +1,18 @@
-"""Everything that talks to Flower's grid, in threads of its own: a sender, a watcher, a puller per message in flight.
+"""The threads that talk to Flower's grid: a sender, a watcher of nodes, and a puller per request in flight.
 
-`pull_messages` waits for an answer whose upload is still going on, and every call waits while the SuperLink is away; so
-nothing here is ever called by the loop itself, which only reads a mailbox. A slow node delays nobody else.
+`pull_messages` waits for an answer whose upload is still going on, and every call waits while the SuperLink is away. So
+the loop itself never calls the grid; it only reads a mailbox, and a slow node delays nobody else.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from flwr.app import Message
 
+from fedgmr.exchange import Update
 from fedgmr.flower.answers import Failed, answer_size
 from fedgmr.flower.server.clock import Clock, Mailbox
 
@@ -19,18 +21,11 @@ _TRIES = 5  # calls in a row that may raise before the grid counts as gone
 _PAUSE = 1.0  # seconds between them
 
 
-class NodeRecord(Protocol):
-    """What the grid says of a node."""
-
-    node_id: int
-    last_activated_at: str
-
-
 class Grid(Protocol):
     """The part of Flower's Grid that is used."""
 
-    def get_nodes(self) -> Iterable[NodeRecord]:
-        """The nodes that are online."""
+    def get_nodes(self) -> Iterable[Any]:
+        """The nodes that are online, each with `node_id` and `last_activated_at`."""
         ...
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -43,20 +38,20 @@ class Grid(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Letter:
-    """A message to a node."""
+class Request:
+    """A message to a node, and how its answer is dealt with."""
 
     message: Message
-    key: Any  # what the receiver of events knows it by
     read: Callable[[Message], Any]  # makes a value of the answer, or raises; called in a thread
+    receive: Callable[["Reply"], Update | None]  # takes the reply; called by the loop; an update is handed on
     poll: float  # seconds between looks for the answer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Answer:
-    """What became of a letter: a value, or the exception that `read` or the grid raised."""
+class Reply:
+    """The outcome of a request: a value, or the exception that `read` or the grid raised."""
 
-    key: Any
+    request: Request
     outcome: Any
     size: int
     at: float
@@ -69,8 +64,8 @@ class Online:
     nodes: dict[int, str]
 
 
-class Courier:
-    """Carries letters and watches nodes; puts `Answer`, `Online` and at the very end an exception into `inbox`."""
+class GridThreads:
+    """Sends requests and watches nodes; puts `Reply`, `Online` and at the very end an exception into `inbox`."""
 
     def __init__(self, grid: Grid, clock: Clock, inbox: Mailbox, *, look: float) -> None:
         """`look`: seconds between two looks at the nodes."""
@@ -83,10 +78,10 @@ class Courier:
         self.clock.spawn(self._watch)
         self.clock.spawn(self._send)
 
-    def send(self, letters: Sequence[Letter]) -> None:
-        """Send letters in one go; does not wait."""
-        if letters:
-            self._outbox.put(letters)
+    def send(self, requests: Sequence[Request]) -> None:
+        """Send requests in one go; does not wait."""
+        if requests:
+            self._outbox.put(requests)
 
     def close(self) -> None:
         """Let the threads end; answers still on their way are not looked for."""
@@ -110,19 +105,19 @@ class Courier:
             self.clock.sleep(self.look)
 
     def _send(self) -> None:
-        while letters := self._outbox.get(until=float("inf")):
+        while requests := self._outbox.get(until=float("inf")):
             try:
-                ids = list(self.grid.push_messages([letter.message for letter in letters]))
+                ids = list(self.grid.push_messages([request.message for request in requests]))
             except Exception as error:
-                _log.warning("%d messages could not be sent: %s", len(letters), error)
+                _log.warning("%d messages could not be sent: %s", len(requests), error)
                 ids = []
-            for letter, message_id in zip(letters, [*ids, *[""] * (len(letters) - len(ids))], strict=True):
+            for request, message_id in zip(requests, [*ids, *[""] * (len(requests) - len(ids))], strict=True):
                 if message_id:
-                    self.clock.spawn(lambda letter=letter, message_id=message_id: self._pull(letter, message_id))  # type: ignore[misc]
+                    self.clock.spawn(partial(self._pull, request, message_id))
                 else:
-                    self._report(letter, Failed("unsent", "the SuperLink did not take the message"))
+                    self._fail(request, Failed("unsent", "the SuperLink did not take the message"))
 
-    def _pull(self, letter: Letter, message_id: str) -> None:
+    def _pull(self, request: Request, message_id: str) -> None:
         failures = 0
         while not self._closed:
             try:
@@ -130,22 +125,22 @@ class Courier:
             except Exception as error:
                 failures += 1
                 if failures >= _TRIES:
-                    self._report(letter, Failed("unreadable", str(error)))
+                    self._fail(request, Failed("unreadable", str(error)))
                     return
                 self.clock.sleep(_PAUSE)
                 continue
             if answers:
-                self._read(letter, answers[0])
+                self._read(request, answers[0])
                 return
-            self.clock.sleep(letter.poll)
+            self.clock.sleep(request.poll)
 
-    def _read(self, letter: Letter, message: Message) -> None:
+    def _read(self, request: Request, message: Message) -> None:
         at = self.clock.now()  # before reading, which is no part of the link
         try:
-            outcome = letter.read(message)
-        except Exception as error:  # whatever a stranger's bytes lead to, it is this letter's outcome
+            outcome = request.read(message)
+        except Exception as error:  # whatever a stranger's bytes lead to, it is the outcome of this request
             outcome = error
-        self.inbox.put(Answer(key=letter.key, outcome=outcome, size=answer_size(message), at=at))
+        self.inbox.put(Reply(request=request, outcome=outcome, size=answer_size(message), at=at))
 
-    def _report(self, letter: Letter, outcome: Failed) -> None:
-        self.inbox.put(Answer(key=letter.key, outcome=outcome, size=0, at=self.clock.now()))
+    def _fail(self, request: Request, outcome: Failed) -> None:
+        self.inbox.put(Reply(request=request, outcome=outcome, size=0, at=self.clock.now()))

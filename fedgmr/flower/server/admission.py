@@ -1,19 +1,23 @@
-"""How nodes become clients: every node that starts is asked who it is, and where densities are measured, probed.
+"""Admission: how nodes become clients.
 
-A node that cannot take part (no data, another model) is told in the log once and asked again when it was restarted.
+Every node that starts is asked who it is and, where densities are measured, its link is probed.
+A node that cannot take part (no data, another model) is named in the log once and asked again after a restart.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from flwr.app import Message, RecordDict
 
 from fedgmr.exchange import News
 from fedgmr.fleets.measurement import Meter
-from fedgmr.flower.answers import Failed, Hello, read_hello, read_probe
-from fedgmr.flower.messages import HELLO, PROBE, hello_content, probe_content
+from fedgmr.flower.answers import Failed, Hello, read_answer
+from fedgmr.flower.messages import HELLO, PROBE, make_content
 from fedgmr.flower.server.clock import Clock
-from fedgmr.flower.server.courier import Answer, Courier, Letter
+from fedgmr.flower.server.grid_threads import GridThreads, Reply, Request
 from fedgmr.flower.server.journal import Journal
 from fedgmr.flower.server.roster import Roster
 from fedgmr.flower.terms import Terms
@@ -28,96 +32,91 @@ _POLL = 0.25
 Start = tuple[int, str]  # a node, and when it was last started
 
 
-@dataclass(frozen=True, kw_only=True)
-class Greeting:
-    """The key of a hello or probe on its way."""
-
-    start: Start
-    sent: float
-    probed: int = -1  # the client whose link is probed; -1: it is a hello
-
-
 @dataclass(kw_only=True)
-class Reception:
+class Admission:
     """Admits nodes to a roster."""
 
     roster: Roster
-    courier: Courier
+    threads: GridThreads
     clock: Clock
     terms: Terms
     meter: Meter
     journal: Journal
+    news: list[News]  # of the fleet; clients that join are appended
     patience: float  # seconds a hello may take
     probe: int = 0  # bytes of a probe; 0: links are not probed
     _again: dict[Start, float] = field(default_factory=dict)  # when to ask next
     _waiting: dict[Start, tuple[Hello, float]] = field(default_factory=dict)  # said hello, has no number
     _probed: set[int] = field(default_factory=set)
 
-    def look(self, online: dict[int, str]) -> list[News]:
-        """Note who is online; ask those who are new. Returns who has joined."""
+    def look(self, online: dict[int, str]) -> None:
+        """Note who is online; ask those who are new."""
         self.roster.online = online
-        now, news = self.clock.now(), []
+        now = self.clock.now()
         for start in self.roster.strangers().items():
             if start in self._waiting:
-                news += self._admit(start, *self._waiting[start])
+                self._admit(start, *self._waiting[start])
             elif now >= self._again.get(start, now):
                 self._again[start] = float("inf")
                 self._greet(start)
         self._waiting = {s: v for s, v in self._waiting.items() if online.get(s[0]) == s[1]}
-        return news
 
     def ready(self, client: int) -> bool:
         """Whether the client can take a task."""
         return self.roster.present(client) and (not self.probe or client in self._probed)
 
-    def answer(self, answer: Answer) -> list[News]:
-        """Take in the answer to a hello or a probe. Returns who has joined."""
-        key, outcome = answer.key, answer.outcome
-        if key.probed >= 0:
-            if not isinstance(outcome, Exception):
-                self.meter.probe(key.probed, down=self.probe, up=0, seconds=answer.at - key.sent)
-            self._probed.add(key.probed)  # one that failed is made up for by the first tasks
-        elif isinstance(outcome, Hello) and self._fits(outcome):
-            return self._admit(key.start, outcome, answer.at, seconds=answer.at - key.sent)
-        else:
-            self._turn_away(key.start, outcome)
-        return []
-
-    def _fits(self, hello: Hello) -> bool:
-        return hello.layout == self.terms.layout and all(c < self.terms.classes for c in hello.classes)
-
     def _greet(self, start: Start) -> None:
-        content = hello_content(self.terms.recipe, self.terms.checksum, classes=self.terms.classes > 0)
-        self._send(start, HELLO, content, Greeting(start=start, sent=self.clock.now()))
+        settings = {"recipe": self.terms.recipe, "checksum": self.terms.checksum, "classes": self.terms.classes > 0}
+        receive = partial(self._take_hello, start, self.clock.now())
+        self._send(start, HELLO, make_content(settings), Hello.read, receive)
 
-    def _admit(self, start: Start, hello: Hello, since: float, *, seconds: float | None = None) -> list[News]:
+    def _take_hello(self, start: Start, sent: float, reply: Reply) -> None:
+        hello = reply.outcome
+        if not isinstance(hello, Hello):
+            self._turn_away(start, hello)
+        elif hello.layout != self.terms.layout or any(c >= self.terms.classes for c in hello.classes):
+            text = "its model or classes are not the server's; both need the same task"
+            self._turn_away(start, Refused(Reason.COUNT, text))
+        else:
+            self._admit(start, hello, reply.at, seconds=reply.at - sent)
+
+    def _admit(self, start: Start, hello: Hello, since: float, *, seconds: float | None = None) -> None:
         patient = self.clock.now() - since < _CLAIM
         client = self.roster.admit(*start, hello, patient=patient)
         if client is None:
             if start not in self._waiting:
                 _log.warning("Node %d waits: every client number is taken (fleet.clients).", start[0])
             self._waiting[start] = (hello, since)
-            return []
+            return
         self._waiting.pop(start, None)
         _log.info("Node %d is client %d with %d samples.", start[0], client, hello.samples)
         self.journal.write("joined", client=client, node=str(start[0]), samples=hello.samples)
+        self.news.append(hello.news(client))
         if seconds is not None:
             self.meter.probe(client, down=len(self.terms.recipe), up=0, seconds=seconds)
         if self.probe and client not in self._probed:
-            data = generator(0, "probe").bytes
-            key = Greeting(start=start, sent=self.clock.now(), probed=client)
-            self._send(start, PROBE, probe_content(self.probe, data), key)
-        return [hello.news(client)]
+            data = generator(0, "probe").bytes(self.probe)  # bytes that do not compress
+            receive = partial(self._take_probe, client, self.clock.now())
+            self._send(start, PROBE, make_content({}, {"probe": data}), read_answer, receive)
+
+    def _take_probe(self, client: int, sent: float, reply: Reply) -> None:
+        if not isinstance(reply.outcome, Exception):
+            self.meter.probe(client, down=self.probe, up=0, seconds=reply.at - sent)
+        self._probed.add(client)  # one that failed is made up for by the first tasks
 
     def _turn_away(self, start: Start, outcome: object) -> None:
-        if isinstance(outcome, Hello):
-            outcome = Refused(Reason.COUNT, "its model or classes are not the server's; both need the same task")
         _log.warning("Node %d cannot take part: %s", start[0], outcome)
         final = isinstance(outcome, Refused) or (isinstance(outcome, Failed) and outcome.reason == "raised")
         if not final:
             self._again[start] = self.clock.now() + _RETRY
 
-    def _send(self, start: Start, kind: str, content: RecordDict, key: Greeting) -> None:
+    def _send(
+        self,
+        start: Start,
+        kind: str,
+        content: RecordDict,
+        read: Callable[[Message], Any],
+        receive: Callable[[Reply], None],
+    ) -> None:
         message = Message(content, dst_node_id=start[0], message_type=kind, ttl=self.patience)
-        read = read_hello if key.probed < 0 else read_probe
-        self.courier.send([Letter(message=message, key=key, read=read, poll=_POLL)])
+        self.threads.send([Request(message=message, read=read, receive=receive, poll=_POLL)])

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedgmr.flower.answers import Failed
 from fedgmr.flower.server.clock import WallClock
-from fedgmr.flower.server.courier import Answer, Courier, Letter, Online
+from fedgmr.flower.server.grid_threads import GridThreads, Online, Reply, Request
 
 FAR = 60.0  # seconds no test should ever take
 
@@ -43,13 +44,15 @@ class Grid:
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         (number,) = message_ids
         assert self.released[number].wait(FAR)
-        return [letter(int(number)).message]
+        return [request(int(number)).message]
 
 
-def letter(number: int) -> Letter:
+def request(number: int) -> Request:
     content = RecordDict({"settings": ConfigRecord({"number": number})})
     message = Message(content, dst_node_id=number, message_type="train")
-    return Letter(message=message, key=number, read=lambda m: m.content["settings"]["number"], poll=0.01)
+    return Request(
+        message=message, read=lambda m: m.content["settings"]["number"], receive=lambda reply: None, poll=0.01
+    )
 
 
 def take(inbox: Any, kind: type) -> Any:
@@ -64,19 +67,19 @@ def take(inbox: Any, kind: type) -> Any:
 def test_an_answer_that_is_slow_to_come_holds_up_no_other() -> None:
     grid, clock = Grid(), WallClock()
     inbox = clock.mailbox()
-    courier = Courier(grid, clock, inbox, look=1000.0)
-    courier.start()
+    threads = GridThreads(grid, clock, inbox, look=1000.0)
+    threads.start()
     assert take(inbox, Online) == Online(nodes={4: "now"})
-    courier.send([letter(number) for number in range(40)])
+    threads.send([request(number) for number in range(40)])
     while not grid.pushes:
         time.sleep(0.01)
     order = [39, 3, 20, *(number for number in range(40) if number not in (39, 3, 20, 0))]
     for number in order:  # 0 is never released
         grid.released[str(number)].set()
-        answer = take(inbox, Answer)
-        assert (answer.key, answer.outcome) == (number, number)
+        reply = take(inbox, Reply)
+        assert (reply.request.message.metadata.dst_node_id, reply.outcome) == (number, number)
     assert grid.pushes == [40], "all messages of a tick in one call"
-    courier.close()
+    threads.close()
     grid.released["0"].set()
 
 
@@ -84,28 +87,28 @@ def test_a_message_that_is_not_taken_is_told() -> None:
     grid, clock = Grid(), WallClock()
     grid.rejects = {2}
     inbox = clock.mailbox()
-    courier = Courier(grid, clock, inbox, look=1000.0)
-    courier.start()
-    courier.send([letter(2)])
-    answer = take(inbox, Answer)
-    assert answer.key == 2
-    assert isinstance(answer.outcome, Failed)
-    assert answer.outcome.reason == "unsent"
-    courier.close()
+    threads = GridThreads(grid, clock, inbox, look=1000.0)
+    threads.start()
+    threads.send([request(2)])
+    reply = take(inbox, Reply)
+    assert reply.request.message.metadata.dst_node_id == 2
+    assert isinstance(reply.outcome, Failed)
+    assert reply.outcome.reason == "unsent"
+    threads.close()
 
 
 def test_what_reading_raises_is_the_outcome() -> None:
     grid, clock = Grid(), WallClock()
     inbox = clock.mailbox()
-    courier = Courier(grid, clock, inbox, look=1000.0)
-    courier.start()
-    broken = Letter(message=letter(1).message, key="k", read=lambda m: 1 / 0, poll=0.01)
-    courier.send([broken])
+    threads = GridThreads(grid, clock, inbox, look=1000.0)
+    threads.start()
+    broken = replace(request(1), read=lambda m: 1 / 0)
+    threads.send([broken])
     while "1" not in grid.released:
         time.sleep(0.01)
     grid.released["1"].set()
-    assert isinstance(take(inbox, Answer).outcome, ZeroDivisionError)
-    courier.close()
+    assert isinstance(take(inbox, Reply).outcome, ZeroDivisionError)
+    threads.close()
 
 
 def test_a_mailbox_waits_until_a_moment() -> None:

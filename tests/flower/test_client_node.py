@@ -14,8 +14,8 @@ from fedgmr import wire
 from fedgmr.experiments.assembly import make_task
 from fedgmr.experiments.dealing import deal
 from fedgmr.flower.answers import Hello
-from fedgmr.flower.client.workplace import Workplace
-from fedgmr.flower.server.packing import Piece
+from fedgmr.flower.client.client_node import ClientNode
+from fedgmr.flower.messages import Piece
 from fedgmr.recipe import Recipe, recipe_from
 from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.levels import LevelMap
@@ -31,30 +31,30 @@ def recipe(**sections: Any) -> Recipe:
 
 def test_a_partition_is_the_simulations() -> None:
     plan = recipe(task="e2e.tiny:dense", fleet={"clients": 3})
-    part, held_out = Workplace(plan, {"partition-id": 2}).samples(2)
+    part, held_out = ClientNode(plan, {"partition-id": 2}).samples(2)
     assert part.tolist() == deal(plan, make_task(plan), 3)[0][2].tolist()
     assert held_out is None
 
 
 def test_without_a_partition_all_samples_are_the_nodes_own() -> None:
-    part, held_out = Workplace(recipe(), {"task.samples": 20}).samples(1)
+    part, held_out = ClientNode(recipe(), {"task.samples": 20}).samples(1)
     assert part.tolist() == list(range(20))
     assert held_out is None
     plan = recipe(evaluation={"validation": "clients", "client_holdout": 0.25})
-    part, held_out = Workplace(plan, {"task.samples": 20}).samples(1)
+    part, held_out = ClientNode(plan, {"task.samples": 20}).samples(1)
     assert held_out is not None
     assert (len(part), len(held_out)) == (15, 5)
     assert sorted([*part, *held_out]) == list(range(20))
 
 
 def test_a_node_introduces_itself() -> None:
-    place = Workplace(recipe(), {"task.samples": 20})
-    hello = place.introduce("me", classes=True)
-    owned = tuple(sorted(set(place.task.train[1].tolist())))
+    node = ClientNode(recipe(), {"task.samples": 20})
+    hello = node.introduce("me", classes=True)
+    owned = tuple(sorted(set(node.task.train[1].tolist())))
     assert hello == Hello(client_id="me", partition=-1, samples=20, classes=owned, layout=hello.layout)
     assert len(hello.layout) == 32
-    assert Workplace(recipe(), {}).introduce("", classes=False).classes == ()
-    other = Workplace(recipe(task="e2e.tiny:normed"), {}).introduce("", classes=False)
+    assert ClientNode(recipe(), {}).introduce("", classes=False).classes == ()
+    other = ClientNode(recipe(task="e2e.tiny:normed"), {}).introduce("", classes=False)
     assert other.layout != hello.layout
 
 
@@ -68,7 +68,7 @@ def test_a_node_introduces_itself() -> None:
 )
 def test_mistakes_in_a_nodes_settings(node: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        Workplace(recipe(task="e2e.tiny:few"), node).samples(0)
+        ClientNode(recipe(task="e2e.tiny:few"), node).samples(0)
 
 
 def test_nodes_with_their_own_data_take_part(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_nodes_with_their_own_data_take_part(tmp_path: Path) -> None:
     assert seconds == pytest.approx([0.01] * 12)
 
 
-class _Place(Workplace):
+class _Node(ClientNode):
     """For the values of `test_packing` instead of a model's."""
 
     @property
@@ -112,17 +112,17 @@ class _Place(Workplace):
     ],
 )
 def test_values_that_are_not_as_announced_are_refused(change: Any, reason: str) -> None:
-    _, parcel = pack([task(0, 1), task(1, 3)])
-    place, levels = _Place(recipe(), {}), parcel.task.levels
-    whole = place._model(order(parcel), parcel.values, levels, 5)
-    assert np.array_equal(whole["model"].numpy(), parcel.task.model.numpy())
+    _, packed = pack([task(0, 1), task(1, 3)])
+    node, levels = _Node(recipe(), {}), packed.task.levels
+    whole = node._model(order(packed), packed.values, levels, 5)
+    assert np.array_equal(whole["model"].numpy(), packed.task.model.numpy())
     with pytest.raises(wire.Refused) as refused:
-        place._model(order(parcel), change(list(parcel.values)), levels, 5)
+        node._model(order(packed), change(list(packed.values)), levels, 5)
     assert refused.value.reason == reason
 
 
 def test_values_of_another_map_are_refused() -> None:
-    (parcel,) = pack([task(0, 3)])
+    (packed,) = pack([task(0, 3)])
     fewer = LevelMap.full(1000)
     with pytest.raises(wire.Refused):
-        _Place(recipe(), {})._model(replace(order(parcel), map_version=9), parcel.values, fewer, 5)
+        _Node(recipe(), {})._model(replace(order(packed), map_version=9), packed.values, fewer, 5)

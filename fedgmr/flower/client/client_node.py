@@ -1,6 +1,7 @@
-"""A client's own side of a run: its data, by the node's own settings, and the training code of the simulation on it.
+"""A node's part in a run: its data, by the node's own settings, and the simulation's training code on it.
 
-The recipe comes from the server; where the data lies comes from the node (`--node-config`). Knows nothing of Flower.
+The recipe comes from the server; the place of the data comes from the node (`--node-config`). Read next:
+`client_app.py`, which makes a client node for every message.
 """
 
 import os
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask, Update
@@ -18,9 +20,7 @@ from fedgmr.experiments.assembly import limit_samples, make_plan, make_task, usa
 from fedgmr.experiments.dealing import deal, hold_out
 from fedgmr.experiments.workshop import Workshop
 from fedgmr.flower.answers import Hello
-from fedgmr.flower.client.node_state import HeldMap
-from fedgmr.flower.messages import Order
-from fedgmr.flower.server.packing import Piece
+from fedgmr.flower.messages import Order, Piece
 from fedgmr.flower.terms import layout_checksum
 from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
@@ -35,50 +35,55 @@ _OPTION = "task."
 _KEYS = ("partition-id", "num-partitions", "state-dir", "data-root", "device")
 
 
-class Workplace:
-    """What a client needs to answer the server."""
+class ClientNode:
+    """Data, model and training of a client; each is made when it is first needed."""
 
-    def __init__(self, recipe: Recipe, node: Mapping[str, Any]) -> None:
-        """A workplace.
+    def __init__(self, recipe: Recipe, config: Mapping[str, Any]) -> None:
+        """A node for a resolved recipe.
 
         Args:
             recipe: the run's, resolved.
-            node: the node's configuration: `partition-id` (none: all training samples are this node's),
+            config: the node's configuration: `partition-id` (none: all training samples are this node's),
                 `num-partitions` (default: the recipe's clients), `data-root` (as FEDGMR_DATA), `device`, and
                 `task.OPTION` for options of the task.
         """
-        unknown = [key for key in node if key not in _KEYS and not key.startswith(_OPTION)]
+        unknown = [key for key in config if key not in _KEYS and not key.startswith(_OPTION)]
         if unknown:
             raise SettingError(
                 f"node-config has {unknown[0]!r}: give {', '.join(_KEYS)} or an option of the task as {_OPTION}OPTION."
             )
-        options = {key.removeprefix(_OPTION): value for key, value in node.items() if key.startswith(_OPTION)}
+        options = {key.removeprefix(_OPTION): value for key, value in config.items() if key.startswith(_OPTION)}
         task = replace(recipe.task, options=dict(recipe.task.options) | options)
         execution = replace(recipe.execution, executor="sequential")
         self.recipe = replace(recipe, task=task, execution=execution)
-        self.node = node
+        self.config = config
 
     @cached_property
     def device(self) -> torch.device:
-        """The node's, not the server's."""
-        return usable_device(str(self.node.get("device", "auto")))
+        """The node's device, which need not be the server's."""
+        return usable_device(str(self.config.get("device", "auto")))
 
     @cached_property
     def task(self) -> Task:
         """The task with this node's data."""
-        if root := self.node.get("data-root"):
+        if root := self.config.get("data-root"):
             os.environ["FEDGMR_DATA"] = str(root)
         return limit_samples(make_task(self.recipe), self.recipe).to(self.device)
 
     @cached_property
+    def model(self) -> nn.Module:
+        """A model of the task, for its shapes."""
+        return self.task.initial_model(self.recipe.seed)
+
+    @cached_property
     def layout(self) -> Layout:
-        """Of the model."""
-        return self.task.layout()
+        """The layout of the model."""
+        return Layout.of(self.model, keep=self.task.keep, prune=self.task.prune)
 
     @cached_property
     def plan(self) -> ChannelPlan | None:
         """The model's channels, where the method needs them."""
-        return make_plan(self.recipe, self.task.initial_model(self.recipe.seed))
+        return make_plan(self.recipe, self.model)
 
     @property
     def value_type(self) -> wire.ValueType:
@@ -88,12 +93,12 @@ class Workplace:
     @property
     def partition(self) -> int:
         """Which part of the recipe's partition this node has; -1: its samples are its own."""
-        return int(self.node.get("partition-id", -1))
+        return int(self.config.get("partition-id", -1))
 
     def samples(self, client: int) -> tuple[Indices, Indices | None]:
         """The training samples of the client that this node is, and its held-out ones where clients validate."""
         if self.partition >= 0:
-            parts = int(self.node.get("num-partitions", len(self.recipe.fleet.resolved_links())))
+            parts = int(self.config.get("num-partitions", len(self.recipe.fleet.resolved_links())))
             if self.partition >= parts:
                 raise SettingError(f"partition-id is {self.partition}: give a number from 0 to {parts - 1}.")
             dealt, held_out = deal(self.recipe, self.task, parts)
@@ -104,7 +109,7 @@ class Workplace:
         return hold_out(self.recipe, client, everything)
 
     def introduce(self, client_id: str, *, classes: bool) -> Hello:
-        """What this node says of itself."""
+        """This node's description of itself."""
         part, _ = self.samples(max(0, self.partition))
         owned: tuple[int, ...] = ()
         if classes:
@@ -184,32 +189,3 @@ class Workplace:
         values = torch.from_numpy(np.concatenate([part.values for part in decoded]))
         flat = levels.unpack(values, order.level, torch.zeros(self.layout.size, dtype=self.layout.dtype))
         return {"model": flat.to(self.device), "buffers": torch.from_numpy(decoded[0].buffers).to(self.device)}
-
-
-def complete_map(
-    held: HeldMap | None, order: Order, pieces: Sequence[Piece], *, run: int, total: int
-) -> HeldMap | None:
-    """The map a task needs out of what the node holds and what came with the task; None where parts are missing.
-
-    Raises:
-        Refused: a part is not what it says.
-    """
-    if held is not None and held.version != order.map_version:
-        held = None
-    for piece in pieces:
-        first, last = piece.span
-        if first > (0 if held is None else held.last + 1):
-            return None
-        expected = wire.Expected(
-            run=run, client=order.client, version=order.version, map_version=order.map_version, first=first, last=last
-        )
-        known = held.levels if held is not None and first > 0 else None
-        levels = wire.decode_map(piece.data, total=total, expected=expected, known=known)
-        held = HeldMap(version=order.map_version, last=last, levels=levels)
-    return held if held is not None and held.last >= order.level else None
-
-
-def level_map(held: HeldMap, ladder: Sequence[float]) -> LevelMap:
-    """A held map as training code takes it; coordinates of unknown parts are in no sub-model."""
-    levels = np.minimum(held.levels, np.uint8(len(ladder)))
-    return LevelMap(torch.from_numpy(levels), tuple(ladder))
