@@ -35,10 +35,7 @@ SOURCES = (
 def cifar10(seed: int = 0, root: str | None = None, source: str = "auto") -> Task:
     """Colour images of ten classes, 32 x 32.
 
-    Args:
-        seed: not used; the split is the published one.
-        root: directory with the data; None: the environment variable FEDGMR_DATA.
-        source: auto, batches or packed.
+    `root` and `source` (auto, batches or packed) say where the data is, see `Source.find`. The split is published.
     """
     chosen, place = Source.find("cifar10", SOURCES, root, source)
     return Task(

@@ -25,9 +25,7 @@ SOURCES = (
 def fashion_mnist(seed: int = 0, root: str | None = None) -> Task:
     """Clothes of ten kinds, 28 x 28.
 
-    Args:
-        seed: not used; the split is the published one.
-        root: directory with the data; None: the environment variable FEDGMR_DATA.
+    `root` is the directory with the data, see `Source.find`. The split is published.
     """
     chosen, place = Source.find("fashion_mnist", SOURCES, root, "auto")
     return Task(

@@ -42,10 +42,8 @@ SOURCES = (
 def femnist(seed: int = 0, root: str | None = None, source: str = "auto") -> Task:
     """Handwritten characters, 62 classes, 28 x 28; by writer where LEAF's files are, else EMNIST stands in.
 
-    Args:
-        seed: splits each writer's samples where the files do not.
-        root: directory with the data; None: the environment variable FEDGMR_DATA.
-        source: auto, leaf, emnist or mnist_writers.
+    `root` and `source` (auto, leaf, emnist or mnist_writers) say where the data is, see `Source.find`. The seed splits
+    each writer's samples where the files do not.
     """
     chosen, place = Source.find("femnist", SOURCES, root, source)
     return Task(

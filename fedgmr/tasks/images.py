@@ -44,15 +44,10 @@ class Normaliser:
 
 @dataclass(frozen=True, kw_only=True)
 class FlipAndCrop:
-    """Mirror every other image, and move each by up to `pad` pixels; what comes in from outside is `black`.
-
-    Attributes:
-        pad: pixels added on each side before a crop of the old size.
-        black: the value of a black pixel after `prepare`, per channel.
-    """
+    """Mirror every other image, and move each by up to `pad` pixels; what comes in from outside is `black`."""
 
     pad: int
-    black: tuple[float, ...]
+    black: tuple[float, ...]  # the value of a black pixel after `prepare`, per channel
 
     def draw(self, draws: np.random.Generator, count: int) -> Drawn:
         """Pixels down, pixels to the right, and 1 where the image is mirrored."""

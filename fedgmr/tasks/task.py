@@ -46,41 +46,23 @@ def top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """Model, data, loss and metric.
+    """Model, data, loss and metric."""
 
-    Attributes:
-        name: short name for directories and tables.
-        model: makes a fresh module; called under the run's seed.
-        train: inputs and targets of all clients together; a partition deals them out.
-        test: inputs and targets the global model is evaluated on.
-        loss: mean loss of (outputs, targets).
-        metric: sum and count of the quantity reported as accuracy, higher is better.
-        prepare: applied to the inputs of every batch on the device (e.g. bytes to floats).
-        augment: changes the prepared inputs of every training batch at random.
-        users: int per training sample, for the partition by user.
-        holdout: training samples (a number or a share) the server holds out for validation.
-        keep: name patterns of parameters that are always kept although their layer is prunable.
-        prune: name patterns of parameters that are prunable although the rule keeps them.
-        evaluation_batch: most samples in one forward pass of an evaluation, for memory alone.
-        title: for people; defaults to the name.
-        stand_in: a sentence where the data stands in for other data; repeated in every output.
-    """
-
-    name: str
-    model: Callable[[], nn.Module]
-    train: Samples
-    test: Samples
-    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
-    metric: Metric = top1
-    prepare: Callable[[Tensor], Tensor] | None = None
-    augment: Augmentation | None = None
-    users: Tensor | None = None
-    holdout: int | float = 0.05
-    keep: tuple[str, ...] = ()
-    prune: tuple[str, ...] = ()
-    evaluation_batch: int = 1000
-    title: str = ""
-    stand_in: str | None = None
+    name: str  # short, for directories and tables
+    model: Callable[[], nn.Module]  # makes a fresh module; called under the run's seed
+    train: Samples  # of all clients together; a partition deals them out
+    test: Samples  # the global model is evaluated on these
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy  # mean loss of (outputs, targets)
+    metric: Metric = top1  # the quantity reported as accuracy, higher is better
+    prepare: Callable[[Tensor], Tensor] | None = None  # applied to every batch's inputs on the device: bytes to floats
+    augment: Augmentation | None = None  # changes the prepared inputs of every training batch at random
+    users: Tensor | None = None  # int per training sample, for the partition by user
+    holdout: int | float = 0.05  # training samples (a number or a share) the server holds out for validation
+    keep: tuple[str, ...] = ()  # name patterns of parameters always kept although their layer is prunable
+    prune: tuple[str, ...] = ()  # name patterns of parameters that are prunable although the rule keeps them
+    evaluation_batch: int = 1000  # most samples in one forward pass of an evaluation, for memory alone
+    title: str = ""  # for people; defaults to the name
+    stand_in: str | None = None  # a sentence where the data stands in for other data; repeated in every output
 
     def __post_init__(self) -> None:
         for part, (inputs, targets) in (("train", self.train), ("test", self.test)):

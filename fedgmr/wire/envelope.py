@@ -5,8 +5,6 @@ and the length of the object before anything is allocated, then the checksum tel
 the stamp is compared.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import zlib
 from collections.abc import Callable
@@ -18,15 +16,10 @@ from fedgmr.wire.refusals import Reason, Refused
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most a receiver is willing to hold; memory used by decoding is a small multiple of it.
+    """The most a receiver is willing to hold; memory used by decoding is a small multiple of it."""
 
-    Attributes:
-        values: Most values of one object, at most the coordinates of the model.
-        buffers: Most buffer entries of one object.
-    """
-
-    values: int
-    buffers: int
+    values: int  # of one object; at most the coordinates of the model
+    buffers: int  # buffer entries of one object
 
     def check(self, header: Header) -> None:
         """Refuse a header that announces more than the receiver is willing to hold."""
@@ -38,29 +31,17 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The object that the receiver dispatched or asked for; None where it takes what comes.
+    """The object that the receiver dispatched or asked for; None where it takes what comes."""
 
-    Attributes:
-        run: The run the receiver takes part in.
-        client: The client that was asked (on the server), or the client itself.
-        version: The version dispatched.
-        map_version: The map version dispatched.
-        first: The lowest level.
-        last: The highest level.
-        value_type: How values travel in this run.
-        count: Exactly how many values.
-        buffers: Exactly how many buffer entries.
-    """
-
-    run: int
-    client: int
+    run: int  # the run that the receiver takes part in
+    client: int  # the client that was asked (on the server), or the client itself
     version: int | None = None
     map_version: int | None = None
-    first: int | None = None
-    last: int | None = None
-    value_type: ValueType | None = None
-    count: int | None = None
-    buffers: int | None = None
+    first: int | None = None  # the lowest level
+    last: int | None = None  # the highest level
+    value_type: ValueType | None = None  # how values travel in this run
+    count: int | None = None  # exactly how many values
+    buffers: int | None = None  # exactly how many buffer entries
 
     def open(
         self, data: bytes | bytearray | memoryview, *, kind: Kind, size_of: Callable[[Header, memoryview], int]

@@ -5,8 +5,6 @@ checked when writing as well as when reading, so that no object leaves that its 
 `envelope.py`, the checks of an object that arrives.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import struct
@@ -18,10 +16,8 @@ from fedgmr.wire.refusals import Reason, Refused
 
 MAGIC = b"FGMR"
 FORMAT = 1
-EVERYONE = 2**32 - 1
-"""The client id of an object that is shared by several clients."""
-ABOVE = 255
-"""The level of a coordinate that no known part of the map keeps; hence 254 is the highest level."""
+EVERYONE = 2**32 - 1  # the client id of an object that several clients share
+ABOVE = 255  # the level of a coordinate that no known part of the map keeps; hence 254 is the highest level
 
 # magic, format, kind, value type, first, last, zero, client, run, version, map version, count, buffers
 _LAYOUT = struct.Struct("<4sHBBBBHI4QI")
@@ -29,13 +25,7 @@ HEADER_BYTES = _LAYOUT.size
 CHECKSUM_BYTES = 4
 ENVELOPE_BYTES = HEADER_BYTES + CHECKSUM_BYTES
 
-_VALUE_TYPE_CODES: dict[ValueType | None, int] = {
-    None: 0,
-    ValueType.FP32: 1,
-    ValueType.FP16: 2,
-    ValueType.BF16: 3,
-}
-_VALUE_TYPES = {code: value_type for value_type, code in _VALUE_TYPE_CODES.items()}
+_VALUE_TYPES = (None, ValueType.FP32, ValueType.FP16, ValueType.BF16)  # by code
 
 
 class Kind(enum.IntEnum):
@@ -48,45 +38,28 @@ class Kind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """The run and the state that an object belongs to.
+    """The run and the state that an object belongs to."""
 
-    Attributes:
-        run: The run, 64 bits.
-        client: The sender of an update; the addressee of a task's object, or `EVERYONE`.
-        version: The tick of the global model.
-        map_version: The version of the level map that orders the values.
-    """
-
-    run: int
-    client: int = EVERYONE
-    version: int
-    map_version: int
+    run: int  # 64 bits
+    client: int = EVERYONE  # the sender of an update; the addressee of a task's object, or EVERYONE
+    version: int  # the tick of the global model
+    map_version: int  # of the level map that orders the values
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Header:
-    """The fields of an object's header.
-
-    Attributes:
-        kind: What the object carries.
-        value_type: How its values travel; None for a map.
-        first: The lowest level covered.
-        last: The highest level covered.
-        stamp: Run, client, version and map version.
-        count: Values in the body; for a map, the coordinates of the whole model.
-        buffers: Entries of the model's buffers in the body.
-    """
+    """The fields of an object's header."""
 
     kind: Kind
-    value_type: ValueType | None
-    first: int
-    last: int
+    value_type: ValueType | None  # how its values travel; None for a map
+    first: int  # the lowest level covered
+    last: int  # the highest level covered
     stamp: Stamp
-    count: int
-    buffers: int
+    count: int  # values in the body; for a map, the coordinates of the whole model
+    buffers: int  # entries of the model's buffers in the body
 
     @classmethod
-    def read(cls, data: bytes | bytearray | memoryview) -> Header:
+    def read(cls, data: bytes | bytearray | memoryview) -> "Header":
         """Read the header of an object whose body may still be anything.
 
         Use it to see what arrived; only `decode_map`, `decode_values` and `decode_update` check the checksum and the
@@ -105,17 +78,16 @@ class Header:
             raise Refused(Reason.FORMAT, f"format {form}; this release reads format {FORMAT}")
         if kind not in Kind.__members__.values():
             raise Refused(Reason.KIND, f"unknown kind {kind}")
-        if code not in _VALUE_TYPES:
+        if code >= len(_VALUE_TYPES):
             raise Refused(Reason.VALUE_TYPE, f"unknown value type {code}")
         if reserved:
             raise Refused(Reason.RESERVED, "reserved header bytes are not zero")
-        stamp = Stamp(run=run, client=client, version=version, map_version=map_version)
         header = cls(
             kind=Kind(kind),
             value_type=_VALUE_TYPES[code],
             first=first,
             last=last,
-            stamp=stamp,
+            stamp=Stamp(run=run, client=client, version=version, map_version=map_version),
             count=count,
             buffers=buffers,
         )
@@ -130,7 +102,7 @@ class Header:
             ValueError: A field does not fit its width.
         """
         self._check_rules()
-        kind = (MAGIC, FORMAT, self.kind, _VALUE_TYPE_CODES[self.value_type], self.first, self.last, 0)
+        kind = (MAGIC, FORMAT, self.kind, _VALUE_TYPES.index(self.value_type), self.first, self.last, 0)
         stamp = (self.stamp.client, self.stamp.run, self.stamp.version, self.stamp.map_version)
         try:
             pieces = [_LAYOUT.pack(*kind, *stamp, self.count, self.buffers), *body]

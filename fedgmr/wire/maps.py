@@ -5,8 +5,6 @@ Part j says which of the coordinates that are in no earlier part have level j. A
 part, 8 bytes each, then the parts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

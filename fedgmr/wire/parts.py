@@ -6,8 +6,6 @@ rarer side is the one listed: where nearly all of the remaining coordinates are 
 all or none are, nothing is written.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -20,24 +18,16 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartCode:
-    """How a part is written; its counts alone decide.
+    """How a part is written; its counts alone decide."""
 
-    Attributes:
-        remaining: Coordinates that no earlier part keeps.
-        kept: How many of them this part keeps.
-        listed: Coordinates on the rarer side.
-        low_bits: Bits per coordinate that Elias-Fano writes as they are; None for a bitmap.
-        size: Bytes of the part.
-    """
-
-    remaining: int
-    kept: int
-    listed: int
-    low_bits: int | None
-    size: int
+    remaining: int  # coordinates that no earlier part keeps
+    kept: int  # how many of them this part keeps
+    listed: int  # coordinates on the rarer side
+    low_bits: int | None  # bits per coordinate that Elias-Fano writes as they are; None for a bitmap
+    size: int  # bytes of the part
 
     @classmethod
-    def of(cls, remaining: int, kept: int) -> PartCode:
+    def of(cls, remaining: int, kept: int) -> "PartCode":
         """The shortest code for a part with these counts."""
         listed = min(kept, remaining - kept)
         if listed == 0:

@@ -5,8 +5,6 @@ nearest, ties to even. Torch tensors come in by `tensor.numpy()` and go out by `
 which copies.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 

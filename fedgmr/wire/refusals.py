@@ -1,9 +1,7 @@
-"""Why an object was not read or not written.
+"""The reasons for which an object is not read or not written.
 
 One exception for both directions: what a receiver would refuse, a sender refuses to write.
 """
-
-from __future__ import annotations
 
 import enum
 
@@ -33,11 +31,7 @@ class Reason(enum.StrEnum):
 
 
 class Refused(ValueError):  # noqa: N818 - a verdict on the bytes, not a fault of the program
-    """An object that must not be used.
-
-    Attributes:
-        reason: The cause, to count or branch on; the message is for people.
-    """
+    """An object that must not be used; `reason` is the cause, to count or branch on, and the message is for people."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(f"{reason}: {message}")

@@ -7,8 +7,6 @@ where the client did not validate. It is the one object a stranger can send to t
 everything the server knows about the task.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import struct
@@ -23,15 +21,10 @@ _REPORT = struct.Struct("<dQ")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """A client's validation of the model it trained.
+    """A client's validation of the model it received."""
 
-    Attributes:
-        metric_sum: The metric summed over the samples.
-        samples: How many samples, at least one.
-    """
-
-    metric_sum: float
-    samples: int
+    metric_sum: float  # over the samples
+    samples: int  # at least one
 
     def check(self) -> None:
         """Refuse a report that no client could have made."""
@@ -43,19 +36,12 @@ class Report:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Values:
-    """A decoded VALUES or UPDATE object.
-
-    Attributes:
-        header: The header of the object.
-        values: Weights of levels first to last, in level order; writable.
-        buffers: The model's buffers; empty unless level 0 is covered.
-        report: The client's validation, if it made one; only in an UPDATE.
-    """
+    """A decoded VALUES or UPDATE object."""
 
     header: Header
-    values: FloatArray
-    buffers: FloatArray
-    report: Report | None = None
+    values: FloatArray  # weights of levels first to last, in level order; writable
+    buffers: FloatArray  # the model's; empty unless level 0 is covered
+    report: Report | None = None  # the client's validation, if it made one; only in an UPDATE
 
 
 def values_bytes(count: int, buffers: int, value_type: ValueType = ValueType.FP32) -> int:

@@ -25,15 +25,10 @@ _ROOM = 8 / 7  # training images against what the net sees: 192 for 168
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolders:
-    """A folder with train/ and val/ (or test/), each with one folder per class.
+    """A folder with train/ and val/ (or test/), each with one folder per class."""
 
-    Attributes:
-        pixels: side of the images the net sees; training images are 8/7 as large.
-        cache: directory of the npz file; None: beside the folder.
-    """
-
-    pixels: int = 168
-    cache: Path | None = None
+    pixels: int = 168  # side of the images the net sees; training images are 8/7 as large
+    cache: Path | None = None  # directory of the npz file; None: beside the folder
 
     def read(self, path: Path, seed: int = 0) -> Images:
         """All images under the folder."""
