@@ -8,7 +8,6 @@ from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
 from fedgmr.cli.terminal import report_line
-from fedgmr.experiments.compare import plan_comparison, planned_runs
 from fedgmr.experiments.estimate import estimate_runs
 from fedgmr.experiments.sweep import (
     PlannedRun,
@@ -17,6 +16,7 @@ from fedgmr.experiments.sweep import (
     exit_code,
     grid_points,
     perform_sweep,
+    plan_comparison,
     plan_sweep,
 )
 from fedgmr.recipe import read_recipe_data
@@ -65,9 +65,9 @@ def _compare(given: argparse.Namespace) -> int:
     words = RecipeWords.read(given.recipe)
     data = read_recipe_data(words.source)
     check_jobs(given.jobs)
-    runs = list(planned_runs(data, words.overrides, given.methods.split(","), given.seeds))
-    directory = words.directory(f"{runs[0][1].name}-compare")
-    plan = plan_comparison(runs, directory)
+    points = grid_points(data, words.overrides, methods=given.methods.split(","), seeds=given.seeds)
+    directory = words.directory(f"{points[0].recipe.name}-compare")
+    plan = plan_comparison(points, directory)
     work = {run.name: run.recipe.seconds for run in plan if run.to_do}
     with Display(work=work, finished=len(plan) - len(work)) as display:
         outcomes = perform_sweep(plan, jobs=given.jobs, watcher=display)

@@ -14,7 +14,7 @@ import fedgmr.methods
 from fedgmr import FleetSettings, Method, Result, named_method, simulate
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
-from fedgmr.experiments.compare import planned_runs
+from fedgmr.experiments.sweep import grid_points, plan_comparison
 from fedgmr.federation import federate
 from fedgmr.methods import BUILT_IN, PAPER, PLUGGED
 from fedgmr.recipe import recipe_from
@@ -249,14 +249,14 @@ def test_every_method_file_is_short() -> None:
         assert len(file.read_text().splitlines()) < 150, file.name
 
 
-def test_all_methods_are_the_papers_and_the_plugged() -> None:
-    runs = list(planned_runs(RECIPE, ["seed=4"], ["all"], 2))
+def test_all_methods_are_the_papers_and_the_plugged(tmp_path: Path) -> None:
+    runs = plan_comparison(grid_points(RECIPE, ["seed=4"], methods=["all"], seeds=2), tmp_path)
     assert PAPER == ("fedgmr", "fedavg", "fedasync", "heterofl", "fjord", "fedrolex", "fiarse")
     assert tuple(f"{name}+aux+gmr" for name in SUB_MODEL) == PLUGGED
-    assert [recipe.method.name for _, recipe in runs] == [name for name in (*PAPER, *PLUGGED) for _ in range(2)]
-    assert [folder for folder, _ in runs[:4]] == ["fedgmr-seed4", "fedgmr-seed5", "fedavg-seed4", "fedavg-seed5"]
-    assert len({folder for folder, _ in runs}) == 22
-    assert {recipe.seed for _, recipe in runs} == {4, 5}
+    assert [run.recipe.method.name for run in runs] == [name for name in (*PAPER, *PLUGGED) for _ in range(2)]
+    assert [run.name for run in runs[:4]] == ["fedgmr-seed4", "fedgmr-seed5", "fedavg-seed4", "fedavg-seed5"]
+    assert len({run.name for run in runs}) == 22
+    assert {run.recipe.seed for run in runs} == {4, 5}
 
 
 # Runs

@@ -3,7 +3,7 @@
 from fedgmr.experiments.sweep.grid import grid_points
 from fedgmr.experiments.sweep.keys import recipe_key
 from fedgmr.experiments.sweep.perform import check_jobs, exit_code, perform_sweep, run_sweep
-from fedgmr.experiments.sweep.plan import PlannedRun, describe_plan, find_finished, plan_sweep
+from fedgmr.experiments.sweep.plan import PlannedRun, describe_plan, find_finished, plan_comparison, plan_sweep
 from fedgmr.experiments.sweep.work import Outcome, SweepWatcher
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "find_finished",
     "grid_points",
     "perform_sweep",
+    "plan_comparison",
     "plan_sweep",
     "recipe_key",
     "run_sweep",

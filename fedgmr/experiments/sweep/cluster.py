@@ -7,7 +7,6 @@ such a task goes on from the run's checkpoint. Every node must see the store und
 import os
 import socket
 import sys
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.processes import RETRIES, threads_per_worker
-from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
+from fedgmr.experiments.sweep.work import Outcome, Reporter, SweepWatcher, perform_run
 from fedgmr.recipe import recipe_from
 from fedgmr.settings.refusals import SettingError, say_in_one_line
 from fedgmr.settings.schema import plain
@@ -43,14 +42,14 @@ def run_on_ray(
 
 
 class _Tasks:
-    """The runs as Ray tasks, and the board they write their state on."""
+    """The runs as Ray tasks, and the actor that they tell their state."""
 
     def __init__(
         self, ray: Any, runs: Sequence[PlannedRun], watcher: SweepWatcher, gpu_share: float, threads: int
     ) -> None:
         self.ray, self.watcher = ray, watcher
-        self.board = ray.remote(Board).options(num_cpus=0).remote()
-        task = ray.remote(perform_task).options(
+        self.board = ray.remote(_Board).options(num_cpus=0).remote()
+        task = ray.remote(_perform_task).options(
             num_cpus=1,
             num_gpus=gpu_share,
             max_retries=RETRIES,
@@ -104,28 +103,28 @@ class _Tasks:
             return Outcome(status="died", problem=f"Its worker died {RETRIES + 1} times: {say_in_one_line(error)}")
 
 
-class Board:
-    """Where tasks write how they stand: an actor, which the sweep reads now and then."""
+class _Board:
+    """An actor that the tasks tell their state, and that the sweep reads now and then."""
 
     def __init__(self) -> None:
         self.states: dict[str, Mapping[str, float]] = {}
         self.told: list[str] = []
 
     def write(self, key: str, state: Mapping[str, float]) -> None:
-        """The newest state of a run; empty when it begins."""
+        """Keep the newest state of a run; empty when it begins."""
         self.states[key] = state
 
     def tell(self, line: str) -> None:
-        """A warning."""
+        """Keep a warning."""
         self.told.append(line)
 
     def read(self) -> tuple[dict[str, Mapping[str, float]], list[str]]:
-        """What was written since the last time."""
+        """Return what was written since the last time."""
         states, told, self.states, self.told = self.states, self.told, {}, []
         return states, told
 
 
-def perform_task(
+def _perform_task(
     key: str, data: Mapping[str, Any], directory: str, board: Any, threads: int, path: Sequence[str]
 ) -> Outcome:
     """One run, in a Ray worker."""
@@ -138,20 +137,8 @@ def perform_task(
 
     warnings.showwarning = tell
     board.write.remote(key, {})
-    return perform_run(recipe_from(data), Path(directory), _Reporter(key, board))
-
-
-class _Reporter:
-    """The watcher of a run in a task."""
-
-    def __init__(self, key: str, board: Any) -> None:
-        self.key, self.board, self.due = key, board, 0.0
-
-    def update(self, **state: float) -> None:
-        now = time.monotonic()
-        if now >= self.due:
-            self.due = now + _LOOK
-            self.board.write.remote(self.key, state)
+    reporter = Reporter(lambda state: board.write.remote(key, state), _LOOK)
+    return perform_run(recipe_from(data), Path(directory), reporter)
 
 
 def _connected(address: str, jobs: int) -> tuple[Any, bool]:

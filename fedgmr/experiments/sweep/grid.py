@@ -47,7 +47,10 @@ def grid_points(
     spread = dict(_checked_axes(axes))
     if methods and "method" in spread:
         raise SettingError("--grid and --methods both set the method: use --methods alone.")
-    names: list[str] | list[None] = method_names(methods) or [None]
+    chosen_methods = [*PAPER, *PLUGGED] if list(methods) == ["all"] else list(methods)
+    if len(set(chosen_methods)) < len(chosen_methods):
+        raise SettingError(f"--methods is {','.join(methods)!r}: name each method once, at least one.")
+    names: list[str] | list[None] = chosen_methods or [None]
     points = []
     for values in product(*spread.values()):
         chosen = tuple(zip(spread, values, strict=True))
@@ -58,14 +61,6 @@ def grid_points(
                 recipe = recipe_from(data, [*words, f"seed={seed}"], method=method)
                 points.append(GridPoint(values=chosen, method=method or recipe.method.name, recipe=recipe))
     return points
-
-
-def method_names(methods: Sequence[str]) -> list[str]:
-    """Methods by name, each once; "all" stands for those of the paper and with restoration plugged in."""
-    names = [*PAPER, *PLUGGED] if list(methods) == ["all"] else list(methods)
-    if len(set(names)) < len(names):
-        raise SettingError(f"--methods is {','.join(methods)!r}: name each method once, at least one.")
-    return names
 
 
 def _checked_axes(axes: Sequence[str]) -> list[tuple[str, list[str]]]:

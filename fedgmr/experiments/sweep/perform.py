@@ -1,15 +1,16 @@
-"""A planned sweep, performed: here, in worker processes, or on a Ray cluster.
+"""Performs a planned sweep: in this process, in worker processes, or on a Ray cluster.
 
-Whatever becomes of one run, the others go on; the outcomes say how each ended, and `exit_code` sums them up.
+Whatever becomes of one run, the others go on. The outcomes say how each ended, and `exit_code` sums them up.
 """
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from fedgmr.experiments.sweep.plan import PlannedRun, plan_sweep
 from fedgmr.experiments.sweep.processes import run_in_processes
-from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
+from fedgmr.experiments.sweep.work import Outcome, Reporter, SweepWatcher, perform_run
 from fedgmr.files import SUMMARY, read_json
 from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
@@ -25,7 +26,7 @@ def run_sweep(
     also: Sequence[Path] = (),
     watcher: SweepWatcher | None = None,
 ) -> list[Path]:
-    """Do what is missing; the run directories in the order of `recipes`.
+    """Do the runs that are missing; returns the run directories in the order of `recipes`.
 
     Args:
         recipes: the runs; equal ones are done once.
@@ -52,7 +53,7 @@ def perform_sweep(
     gpu_share: float | None = None,
     watcher: SweepWatcher | None = None,
 ) -> list[Outcome]:
-    """Do what a plan leaves to do; how each of its runs ended, with a warning for those that did not finish.
+    """Do what a plan leaves to do; returns how each of its runs ended, and warns of those that did not finish.
 
     Raises:
         SettingError: none of the runs could be done.
@@ -65,7 +66,7 @@ def perform_sweep(
 
         done = run_on_ray(to_do, watching, ray, jobs, gpu_share)
     else:
-        done = run_in_processes(to_do, watching, jobs) if jobs > 1 else run_here(to_do, watching)
+        done = run_in_processes(to_do, watching, jobs) if jobs > 1 else _run_here(to_do, watching)
     outcomes = [done.get(run.key) or _recorded(run) for run in runs]
     refusals = [outcome.problem for outcome in outcomes if outcome.status == "refused"]
     if refusals and len(refusals) == len(outcomes):
@@ -77,17 +78,18 @@ def perform_sweep(
 
 
 def check_jobs(jobs: int) -> None:
-    """Refuse a number of jobs that cannot be."""
+    """Refuse a number of jobs below 1."""
     if jobs < 1:
         raise SettingError(f"--jobs is {jobs}: give at least 1.")
 
 
-def run_here(runs: Sequence[PlannedRun], watcher: SweepWatcher) -> dict[str, Outcome]:
+def _run_here(runs: Sequence[PlannedRun], watcher: SweepWatcher) -> dict[str, Outcome]:
     """Do the runs one after the other in this process; the outcomes by key."""
     outcomes = {}
     for run in runs:
         watcher.began(run.name, run.label, run.recipe.seconds)
-        outcome = outcomes[run.key] = perform_run(run.recipe, run.directory, _Here(run, watcher))
+        reporter = Reporter(partial(watcher.update, run.name))
+        outcome = outcomes[run.key] = perform_run(run.recipe, run.directory, reporter)
         watcher.ended(run.name, outcome.status, outcome.accuracy)
     return outcomes
 
@@ -107,16 +109,6 @@ def _recorded(run: PlannedRun) -> Outcome:
         return Outcome(status="finished")
     assert run.status == "diverged"
     return Outcome(status="diverged", problem=str(read_json(run.directory / SUMMARY).get("problem", "It diverged.")))
-
-
-class _Here:
-    """The watcher of one run, for that of the sweep."""
-
-    def __init__(self, run: PlannedRun, watcher: SweepWatcher) -> None:
-        self.run, self.watcher = run, watcher
-
-    def update(self, **state: float) -> None:
-        self.watcher.update(self.run.name, state)
 
 
 class _Unwatched:

@@ -1,4 +1,4 @@
-"""What a sweep has to do: which of its runs a store already holds, which are begun, which are missing.
+"""The work of a sweep: which of its runs a store already holds, which are begun, which are missing.
 
 Runs are found by what their directories say, not by the names of the directories, so a store may be renamed, merged
 with another or nested. Read `perform.py` next.
@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from fedgmr.experiments.rundir import read_recipe
+from fedgmr.experiments.sweep.grid import GridPoint
 from fedgmr.experiments.sweep.keys import recipe_key
 from fedgmr.files import RECIPE, SUMMARY, read_json
 from fedgmr.recipe import Recipe
+from fedgmr.settings.refusals import SettingError
 
 Status = Literal["finished", "diverged", "interrupted", "missing"]
 
@@ -36,7 +38,7 @@ class PlannedRun:
 
     @property
     def label(self) -> str:
-        """What it is, for people."""
+        """A name for people."""
         method = self.recipe.method
         return f"{method.title or method.name} seed {self.recipe.seed}" + (" (short)" if self.recipe.short else "")
 
@@ -47,10 +49,10 @@ class PlannedRun:
 
 
 def plan_sweep(recipes: Sequence[Recipe], store: Path, *, also: Sequence[Path] = ()) -> list[PlannedRun]:
-    """One entry per recipe, in their order; equal recipes share a run. Nothing is written.
+    """Make one entry per recipe, in their order; equal recipes share a run. Nothing is written.
 
     Args:
-        recipes: what is wanted.
+        recipes: the runs of the sweep.
         store: where interrupted runs are taken up and missing ones will be.
         also: further directories whose finished runs count.
     """
@@ -67,6 +69,22 @@ def plan_sweep(recipes: Sequence[Recipe], store: Path, *, also: Sequence[Path] =
             directory, status = found.get(key, (store / run_name(recipe, key), "missing"))
             planned[key] = PlannedRun(key=key, recipe=recipe, directory=directory, status=status)
     return [planned[key] for key in keys]
+
+
+def plan_comparison(points: Sequence[GridPoint], directory: Path) -> list[PlannedRun]:
+    """Plan the runs of a comparison, in directories `METHOD-seedN` below its own; a run with other settings is refused.
+
+    A finished run is not repeated and an interrupted one is resumed, so the same command can be given again.
+    """
+    planned = []
+    for point in points:
+        key = recipe_key(point.recipe)
+        path = directory / f"{point.method.replace(':', '.')}-seed{point.recipe.seed}"
+        status = run_status(path)
+        if status != "missing" and recipe_key(read_recipe(path)) != key:
+            raise SettingError(f"{str(path)!r} holds a run with other settings: give another output or remove it.")
+        planned.append(PlannedRun(key=key, recipe=point.recipe, directory=path, status=status))
+    return planned
 
 
 _RANKS: dict[Status, int] = {"finished": 0, "diverged": 1, "interrupted": 2, "missing": 3}

@@ -2,29 +2,32 @@
 
 A worker does one run after the other and tells this process how they go. One that dies (killed, out of memory) is
 replaced, and its run goes on from its checkpoint; one whose parent is gone ends by itself. Interrupting this process
-stops them all; whatever they had recorded can be resumed. The other side of the pipe is `worker.py`.
+stops them all; whatever they had recorded can be resumed. The second half of the file is what the workers do.
 """
 
 import os
 import signal
 import threading
+import traceback
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from multiprocessing import get_context
-from multiprocessing.connection import wait
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedgmr.experiments.sweep.plan import PlannedRun
-from fedgmr.experiments.sweep.work import Outcome, SweepWatcher
-from fedgmr.experiments.sweep.worker import answer, serve
+from fedgmr.experiments.sweep.work import Outcome, Reporter, SweepWatcher, perform_run
+from fedgmr.recipe import recipe_from
 from fedgmr.settings.schema import plain
 
 RETRIES = 2  # how often a run is taken up again after its process died
 _PATIENCE = 5.0  # wall seconds a worker has to end
+_UPDATE_INTERVAL = 0.2  # wall seconds between two reports of a run
 
 
 def run_in_processes(runs: Sequence[PlannedRun], watcher: SweepWatcher, jobs: int) -> dict[str, Outcome]:
@@ -49,7 +52,7 @@ class _Worker:
     def __init__(self, threads: int) -> None:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, threads), name="fedgmr sweep worker")
+        self.process = context.Process(target=_serve, args=(theirs, threads), name="fedgmr sweep worker")
         with _inherited(threads):
             self.process.start()
         theirs.close()  # else its death would not close the pipe
@@ -153,7 +156,7 @@ def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function returns in a process of its own; None where it raises, or its process dies."""
     context, threads = get_context("spawn"), threads_per_worker(1)
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=answer, args=(theirs, threads, function, arguments))
+    process = context.Process(target=_answer, args=(theirs, threads, function, arguments))
     with _inherited(threads):
         process.start()
     theirs.close()
@@ -183,3 +186,54 @@ def _inherited(threads: int) -> Iterator[None]:
             del os.environ["OMP_NUM_THREADS"]
         else:
             os.environ["OMP_NUM_THREADS"] = before
+
+
+def _serve(connection: Connection, threads: int) -> None:
+    """A worker: do the runs that come through the pipe until it closes."""
+    _settle(threads)
+
+    def tell(message: Warning | str, *_: object, **__: object) -> None:
+        connection.send(("warning", str(message)))
+
+    warnings.showwarning = tell
+    while True:
+        try:
+            data, directory = connection.recv()
+        except EOFError:
+            return
+        reporter = Reporter(lambda state: connection.send(("update", state)), _UPDATE_INTERVAL)
+        connection.send(("ended", _outcome(data, Path(directory), reporter)))
+
+
+def _answer(connection: Connection, threads: int, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """A process for one call: its result through the pipe, None where it raises."""
+    _settle(threads)
+    try:
+        result = function(*arguments)
+    except Exception:
+        result = None
+    connection.send(result)
+
+
+def _settle(threads: int) -> None:
+    """Prepare a process of a sweep: it leaves Ctrl-C to its parent and does not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+
+
+def _outcome(data: Mapping[str, Any], directory: Path, reporter: Reporter) -> Outcome:
+    try:
+        return perform_run(recipe_from(data), directory, reporter)
+    except (MemoryError, torch.cuda.OutOfMemoryError) as error:
+        # Several runs may share a device: end, so that this one's memory is free when it is taken up again.
+        raise SystemExit(f"{directory.name}: {error}") from error
+    except Exception:
+        return Outcome(status="failed", problem=traceback.format_exc())
+
+
+def _follow_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

@@ -1,10 +1,11 @@
-"""One run of a sweep, wherever it is computed: begun or resumed, and how it ended.
+"""One run of a sweep, wherever it is computed: begun or resumed, watched, and how it ended.
 
-What is the run's own fault (training that diverges, settings or files that do not work) is told as an outcome, so that
-the other runs go on.
+Where a run itself is at fault (training that diverges, settings or files that do not work), its outcome says so and the
+other runs go on.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -23,7 +24,7 @@ class Outcome:
     Attributes:
         status: `finished`; `diverged` (its record is there); `refused`: it cannot be run as things are; `died`: its
             process was lost, again and again; `failed`: a defect of the program.
-        problem: what happened, for people.
+        problem: a sentence for people; empty where there is none.
         accuracy: the last one, 0..1, of a run that finished now.
     """
 
@@ -33,19 +34,33 @@ class Outcome:
 
 
 class SweepWatcher(Protocol):
-    """Sees how a sweep goes on (a progress line, a log). Runs are known by the names of their directories."""
+    """Sees how a sweep goes on (a display, a log). Runs are known by the names of their directories."""
 
     def began(self, name: str, label: str, seconds: float) -> None:
-        """A run starts or goes on; what it is for people, and its time budget in virtual seconds."""
+        """A run starts or goes on; its name for people and its time budget in virtual seconds."""
         ...
 
     def update(self, name: str, state: Mapping[str, float]) -> None:
-        """Where it stands: the arguments of `Watcher.update`."""
+        """A run tells where it stands, with the arguments of `Watcher.update`."""
         ...
 
     def ended(self, name: str, status: str, accuracy: float | None) -> None:
-        """It ended: the status and the accuracy of its outcome."""
+        """A run ended with the status and the accuracy of its outcome."""
         ...
+
+
+class Reporter:
+    """The watcher of one run: passes its state on, at most once in so many wall seconds."""
+
+    def __init__(self, send: Callable[[Mapping[str, float]], object], interval: float = 0.0) -> None:
+        self._send, self._interval, self._due = send, interval, 0.0
+
+    def update(self, **state: float) -> None:
+        """Pass the state on, if that is due."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + self._interval
+            self._send(state)
 
 
 def perform_run(recipe: Recipe, directory: Path, watcher: Watcher | None = None) -> Outcome:
