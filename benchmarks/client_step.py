@@ -20,13 +20,13 @@ from pathlib import Path
 
 import torch
 from environment import header
+from fedgmr.experiments.workshop import make_bench
 from paper_fleet import STEPS, assembled
 from tables import Row, markdown, write_csv
 from turns import fastest
 
 from fedgmr.exchange import ClientTask
 from fedgmr.experiments.assembly import Assembly
-from fedgmr.experiments.workshop import make_bench
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.training.executor import SequentialExecutor
 from fedgmr.training.rules import Batch

@@ -1,11 +1,19 @@
-"""Execution in a recipe: how tasks are computed. Only the number formats `tf32` and `autocast` change results.
+"""How tasks are computed: the executor, and the number formats.
 
-`auto` is decided by a short probe when a run starts; the resolved recipe says what was chosen, so that a resumed or
-repeated run computes the same way.
+The executor never changes a result by more than rounding. `tf32` and `autocast` do, so they are part of what makes two
+runs the same. The resolved recipe says which executor and which formats were used, so that a resumed or repeated run
+computes the same way. Read next: `choice.py`, what `auto` means.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Literal
+
+import torch
+
+TRITON = find_spec("triton") is not None  # CPU builds of PyTorch come without it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +25,7 @@ class ExecutionSettings:
         metadata={
             "help": "sequential: one task after the other; threaded: on a CPU, one task per thread; graphed: CUDA "
             "graphs on parallel streams; stacked: all tasks in the same Triton kernels, for chains of convolutions and "
-            "linear layers under plain SGD; auto: sequential on a CPU, on a GPU a short probe decides"
+            "linear layers under plain SGD; auto: the fastest that can train this model with this method here"
         },
     )
     slots: int | None = field(
@@ -25,13 +33,6 @@ class ExecutionSettings:
         metadata={
             "at_least": 1,
             "help": "graphed, stacked: tasks trained at once; none: as many as arrive, within limits",
-        },
-    )
-    fused: bool = field(
-        default=True,
-        metadata={
-            "help": "on a GPU, where Triton is installed: the stacked executor, and in graphed Triton kernels for what "
-            "follows convolutions and for large linear layers' steps"
         },
     )
     tf32: bool = field(default=True, metadata={"help": "CUDA: products of float32 in TF32"})
@@ -50,3 +51,29 @@ class ExecutionSettings:
     sparse_from: int = field(
         default=1_000_000, metadata={"at_least": 1, "help": "weights from which on a linear layer is large"}
     )
+
+    @contextmanager
+    def number_formats(self, device: torch.device, *, training: bool) -> Iterator[None]:
+        """Use these formats, and algorithms that give the same bits every time, within the block.
+
+        In PyTorch these are settings of the whole process; they are put back at the end. Autocast is for training:
+        models are evaluated in their own type.
+        """
+        reduced = torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+        casting = reduced if training and self.autocast == "bfloat16" else nullcontext()
+        if device.type != "cuda":
+            with casting:
+                yield
+            return
+        cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
+        before = (cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark)
+        efficient = cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
+        cuda.matmul.allow_tf32 = cudnn.allow_tf32 = self.tf32
+        cudnn.deterministic, cudnn.benchmark = True, False
+        cuda.enable_mem_efficient_sdp(False)  # its backward pass adds in any order
+        try:
+            with casting:
+                yield
+        finally:
+            cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
+            cuda.enable_mem_efficient_sdp(efficient)

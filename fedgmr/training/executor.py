@@ -1,14 +1,12 @@
-"""Executors: train many tasks; the same results whichever executor and however the tasks are batched.
+"""The executor protocol: train many tasks; how they are batched never changes a result.
 
-`sequential` trains one task after the other with the plain loop. Read next: `threaded.py` for a CPU, `graphed.py` and
-`stacked.py` for a GPU.
+Read next: `plain/sequential.py`, the oracle; `choice.py`, which executor trains what.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.training.work import LocalTrainer
 
 
 class Executor(Protocol):
@@ -20,18 +18,5 @@ class Executor(Protocol):
         ...
 
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
-        """One update per task, in order."""
+        """Return one update per task, in order."""
         ...
-
-
-class SequentialExecutor:
-    """One task after the other: the oracle."""
-
-    ahead = False
-
-    def __init__(self, trainer: LocalTrainer) -> None:
-        self.trainer = trainer
-
-    def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
-        """One update per task, in order."""
-        return [self.trainer.train(task) for task in tasks]

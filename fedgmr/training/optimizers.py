@@ -1,8 +1,8 @@
-"""What a client does with its gradients: a step of plain SGD, or of Adam with fresh moments for every task (A28).
+"""Optimisers: a step of plain SGD, or of Adam with fresh moments for every task (A28).
 
-An optimiser in a recipe is a value; what a task accumulates lives in the `Descent` it begins, and ends with the task.
-Nothing here looks at a tensor's values, so the steps of a task can be captured in a CUDA graph. Read next: `bench.py`,
-where `LocalRun.descend` calls it.
+An optimiser in a recipe is a value; the memory of a task is in the `Descent` that it begins, and ends with the task.
+Nothing here looks at a tensor's values, so the steps of a task can be captured as a CUDA graph. Read next:
+`submodel/workspace.py`, where `SubModel.descend` calls it.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fedgmr.training.submodel.workspace import LocalRun
+    from fedgmr.training.submodel.workspace import SubModel
 
 
 class Descent(Protocol):
     """The steps of one task."""
 
-    def step(self, run: "LocalRun", gradients: Sequence[Tensor], /) -> None:
-        """Move the parameters of `run`; coordinates outside the sub-model are put back to zero by the caller."""
+    def step(self, sub: "SubModel", gradients: Sequence[Tensor], /) -> None:
+        """Move the parameters of `sub`; coordinates outside the sub-model are put back to zero by the caller."""
         ...
 
 
@@ -28,9 +28,10 @@ class Optimizer(Protocol):
     """How gradients become steps."""
 
     kind: ClassVar[str]
+    plain: ClassVar[bool]  # a step is w - rate·g and nothing else, so executors may do it themselves
 
     def begin(self, model: Tensor, /) -> Descent:
-        """A new task; `model` is the full flat vector, for its size, type and device."""
+        """Begin a new task; `model` is the full flat vector, for its size, type and device."""
         ...
 
 
@@ -39,18 +40,19 @@ class SGD:
     """w - rate·g, without momentum."""
 
     kind: ClassVar[str] = "sgd"
+    plain: ClassVar[bool] = True
 
-    def begin(self, model: Tensor) -> "SGD":
+    def begin(self, model: Tensor) -> Descent:
         """Nothing is remembered from step to step."""
         return self
 
-    def step(self, run: "LocalRun", gradients: Sequence[Tensor]) -> None:
+    def step(self, sub: "SubModel", gradients: Sequence[Tensor]) -> None:
         """One step."""
-        rate = run.learning_rate
-        if isinstance(rate, Tensor):
-            torch._foreach_sub_(run.parameters, torch._foreach_mul(list(gradients), rate))
+        if sub.rates is not None:
+            torch._foreach_addcmul_(sub.parameters, list(gradients), list(sub.rates), value=-1.0)
         else:
-            torch._foreach_add_(run.parameters, list(gradients), alpha=-rate)
+            assert not isinstance(sub.learning_rate, Tensor)
+            torch._foreach_add_(sub.parameters, list(gradients), alpha=-sub.learning_rate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +60,17 @@ class Adam:
     """Adam (Kingma and Ba, 2015) whose moments start at zero with every task."""
 
     kind: ClassVar[str] = "adam"
+    plain: ClassVar[bool] = False
     beta1: float = field(default=0.9, metadata={"at_least": 0, "below": 1, "help": "decay of the mean of gradients"})
     beta2: float = field(default=0.999, metadata={"at_least": 0, "below": 1, "help": "decay of the mean of squares"})
     eps: float = field(default=1e-8, metadata={"above": 0, "help": "added to the root of the mean of squares"})
 
-    def begin(self, model: Tensor) -> "AdamSteps":
+    def begin(self, model: Tensor) -> Descent:
         """Zero moments for every coordinate."""
-        return AdamSteps(self, model)
+        return _AdamSteps(self, model)
 
 
-class AdamSteps:
+class _AdamSteps:
     """The moments of one task.
 
     They belong to coordinates of the full model. A step at some level moves the coordinates of its sub-model and their
@@ -77,38 +80,38 @@ class AdamSteps:
 
     def __init__(self, settings: Adam, model: Tensor) -> None:
         self.settings, self.model, self.taken = settings, model, 0
-        self._run: LocalRun | None = None  # whose coordinates the moments have
-        self._moments: tuple[Tensor, Tensor]  # mean and mean of squares, in the order of the run's vector
+        self._sub: SubModel | None = None  # whose coordinates the moments have
+        self._moments: tuple[Tensor, Tensor]  # mean and mean of squares, in the order of the sub-model's vector
         self._all: tuple[Tensor, Tensor] | None = None  # of the full model; None while one level was enough
 
-    def step(self, run: "LocalRun", gradients: Sequence[Tensor]) -> None:
+    def step(self, sub: "SubModel", gradients: Sequence[Tensor]) -> None:
         """One step."""
-        if run is not self._run:
-            self._moments = self._moments_for(run)
-            self._run = run
+        if sub is not self._sub:
+            self._moments = self._moments_for(sub)
+            self._sub = sub
         self.taken += 1
         (mean, square), beta1, beta2 = self._moments, self.settings.beta1, self.settings.beta2
-        gradient = _as_vector(run, gradients)
+        gradient = _as_vector(sub, gradients)
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = (square.sqrt() / (1 - beta2**self.taken) ** 0.5).add_(self.settings.eps)
-        rate = run.learning_rate / (1 - beta1**self.taken)
+        rate = sub.learning_rate / (1 - beta1**self.taken)
         if isinstance(rate, Tensor):
-            run.flat.sub_(mean.div(root).mul_(rate))
+            sub.flat.sub_(mean.div(root).mul_(rate))
         else:
-            run.flat.addcdiv_(mean, root, value=-rate)
+            sub.flat.addcdiv_(mean, root, value=-rate)
 
-    def _moments_for(self, run: "LocalRun") -> tuple[Tensor, Tensor]:
-        """Zero at first; where the level changes, what the coordinates of `run` have so far."""
-        if self._run is None:
-            return torch.zeros_like(run.flat), torch.zeros_like(run.flat)
+    def _moments_for(self, sub: "SubModel") -> tuple[Tensor, Tensor]:
+        """Zero at first; where the level changes, what the coordinates of `sub` have so far."""
+        if self._sub is None:
+            return torch.zeros_like(sub.flat), torch.zeros_like(sub.flat)
         if self._all is None:
             self._all = torch.zeros_like(self.model), torch.zeros_like(self.model)
         for whole, part in zip(self._all, self._moments, strict=True):
-            own, outside = self._run.coordinates, self._run.outside
+            own, outside = self._sub.coordinates, self._sub.outside
             kept = part if outside is None else torch.where(outside, _entries(whole, own), part)
-            whole.copy_(kept) if own is None else whole.index_copy_(0, own, kept)
-        mean, square = (_entries(whole, run.coordinates).clone() for whole in self._all)
+            whole.copy_(kept) if own is None else whole.index_copy_(0, own.long(), kept)
+        mean, square = (_entries(whole, sub.coordinates).clone() for whole in self._all)
         return mean, square
 
 
@@ -116,11 +119,11 @@ def _entries(whole: Tensor, coordinates: Tensor | None) -> Tensor:
     return whole if coordinates is None else whole[coordinates]
 
 
-def _as_vector(run: "LocalRun", gradients: Sequence[Tensor]) -> Tensor:
-    """The gradients in the order of the run's vector, in which a parameter may lie channels last."""
-    if all(parameter.is_contiguous() for parameter in run.parameters):
+def _as_vector(sub: "SubModel", gradients: Sequence[Tensor]) -> Tensor:
+    """The gradients in the order of the sub-model's vector, in which a parameter may lie channels last."""
+    if all(parameter.is_contiguous() for parameter in sub.parameters):
         return torch.cat([part.reshape(-1) for part in gradients])
-    vector, start = torch.empty_like(run.flat), run.flat.storage_offset()
-    views = [vector.as_strided(p.shape, p.stride(), p.storage_offset() - start) for p in run.parameters]
+    vector, start = torch.empty_like(sub.flat), sub.flat.storage_offset()
+    views = [vector.as_strided(p.shape, p.stride(), p.storage_offset() - start) for p in sub.parameters]
     torch._foreach_copy_(views, list(gradients))
     return vector

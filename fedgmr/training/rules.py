@@ -1,12 +1,14 @@
-"""Local rules: what a client does with one mini-batch.
+"""Local rules: how a client trains on one mini-batch.
 
 Plain SGD; the width methods' SGD with HeteroFL's scaler and masked loss; FjORD's ordered dropout; FIARSE's
-thresholded SGD. A rule works on a bench (`bench.py`) and holds no state: every draw is named by (seed, client,
-mini-batch).
+thresholded SGD. A rule works in a workspace (`submodel/workspace.py`) and holds no state: every draw is named by (seed,
+client, mini-batch). A rule also says what an executor has to know about it, so that a user's own rule is captured or
+stacked wherever it can be.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +16,8 @@ from torch.nn import functional
 
 from fedgmr.exchange import ClientTask
 from fedgmr.seeding import generator
-from fedgmr.training.submodel.workspace import Bench, LocalRun
+from fedgmr.training.optimizers import Optimizer
+from fedgmr.training.submodel.workspace import SubModel, Workspace
 
 Norm = Literal["running", "static", "batch", "per_width"]
 
@@ -28,69 +31,88 @@ class Batch:
     level: int  # of the sub-model it trains
 
 
-class LocalRule(Protocol):
-    """What a client does with one mini-batch."""
+@dataclass(frozen=True, kw_only=True)
+class Stacking:
+    """The weights that take part in a step of the stacked executor; see MODE in `stacked/kernels.py`."""
+
+    mode: Literal["all", "threshold", "level"] = "all"
+    derivative: bool = False  # of the threshold's mask
+    narrow: bool = False  # sub-models are by width: where a range of channels is enough, no others are computed
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalRule(ABC):
+    """How a client trains on one mini-batch. Your own rule gives `kind` and `step`, and overrides what differs."""
 
     kind: ClassVar[str]
+    needs_mask: ClassVar[bool] = False  # the rule looks at which weights are outside the sub-model (`SubModel.masks`)
+    per_width: ClassVar[bool] = False  # batch-norm statistics are kept once per width
 
     @property
     def norm(self) -> Norm:
         """How batch-norm statistics are kept; see `WidthSGD.norm`."""
-        ...
+        return "running"
 
     @property
     def scaler(self) -> bool | None:
         """Whether hidden activations are divided by the width in training; None: where batch norm absorbs it."""
-        ...
+        return False
 
     @property
     def masked_loss(self) -> bool:
-        """Whether classes a client has not are left out of its loss."""
-        ...
+        """Whether classes that a client does not have are left out of its loss."""
+        return False
+
+    @property
+    def tracks_statistics(self) -> bool:
+        """Whether clients train batch-norm statistics and send them back."""
+        return self.norm in ("running", "per_width")
+
+    @property
+    def stacking(self) -> Stacking | None:
+        """How the stacked executor can do this rule's steps with plain SGD; None where it cannot."""
+        return None
+
+    def capturable(self, optimizer: Optimizer) -> bool:
+        """Whether a task's steps with this optimiser can be captured as a CUDA graph: none waits for the device."""
+        return True
 
     def level(self, task: ClientTask, number: int, seed: int) -> int:
-        """The level that the client's mini-batch `number` trains."""
-        ...
-
-    def step(self, bench: Bench, batch: Batch) -> Tensor:
-        """Train on the mini-batch; returns its detached loss."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class _OwnLevel:
-    """Every mini-batch trains the task's sub-model."""
-
-    def level(self, task: ClientTask, number: int, seed: int) -> int:
-        """The task's."""
+        """Choose the level that the client's mini-batch `number` trains."""
         return task.level
 
+    @abstractmethod
+    def step(self, workspace: Workspace, batch: Batch) -> Tensor:
+        """Train on the mini-batch; returns its detached loss."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class PlainSGD(_OwnLevel):
+class PlainSGD(LocalRule):
     """SGD without momentum; with `proximal` > 0 the term (proximal/2)·||w - start||² is added to the loss."""
 
     kind: ClassVar[str] = "sgd"
-    norm: ClassVar[Norm] = "running"
-    scaler: ClassVar[bool] = False
-    masked_loss: ClassVar[bool] = False
     proximal: float = field(default=0.0, metadata={"at_least": 0, "help": "FedProx / FedAsync proximal weight"})
 
-    def step(self, bench: Bench, batch: Batch) -> Tensor:
+    @property
+    def stacking(self) -> Stacking | None:
+        """All weights take part; there is no proximal term in a stack."""
+        return None if self.proximal else Stacking()
+
+    def step(self, workspace: Workspace, batch: Batch) -> Tensor:
         """Forward, backward, one step."""
-        run = bench.run()
-        pull = self._pull(run) if self.proximal else None
-        loss = run.loss_on(batch.inputs, batch.targets)
-        run.descend(run.gradients(loss if pull is None else loss + pull))
+        sub = workspace.open()
+        pull = self._pull(sub) if self.proximal else None
+        loss = sub.loss_on(batch.inputs, batch.targets)
+        sub.descend(sub.gradients(loss if pull is None else loss + pull))
         return loss.detach()
 
-    def _pull(self, run: LocalRun) -> Tensor:
-        distances = [(p - s).square().sum() for p, s in zip(run.parameters, run.start, strict=True)]
+    def _pull(self, sub: SubModel) -> Tensor:
+        distances = [(p - s).square().sum() for p, s in zip(sub.parameters, sub.start, strict=True)]
         return torch.stack(distances).sum() * (self.proximal / 2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WidthSGD(_OwnLevel):
+class WidthSGD(LocalRule):
     """SGD on a narrower network, as HeteroFL and FedRolex do it."""
 
     kind: ClassVar[str] = "width_sgd"
@@ -98,7 +120,9 @@ class WidthSGD(_OwnLevel):
         default=None,
         metadata={"help": "divide hidden activations by the width in training; none: where the model has batch norm"},
     )
-    masked_loss: bool = field(default=True, metadata={"help": "logits of classes the client has not are set to 0"})
+    masked_loss: bool = field(
+        default=True, metadata={"help": "logits of classes that the client does not have are set to 0"}
+    )
     norm: Literal["running", "static", "batch"] = field(
         default="static",
         metadata={
@@ -107,22 +131,25 @@ class WidthSGD(_OwnLevel):
         },
     )
 
-    def step(self, bench: Bench, batch: Batch) -> Tensor:
-        """Forward, backward, one step; the bench has put scaler and masked loss in place."""
-        run = bench.run()
-        loss = run.loss_on(batch.inputs, batch.targets)
-        run.descend(run.gradients(loss))
+    @property
+    def stacking(self) -> Stacking | None:
+        """All weights of the narrow network take part; there is no scaler in a stack."""
+        return None if self.scaler else Stacking(narrow=True)
+
+    def step(self, workspace: Workspace, batch: Batch) -> Tensor:
+        """Forward, backward, one step; scaler and masked loss are in place already."""
+        sub = workspace.open()
+        loss = sub.loss_on(batch.inputs, batch.targets)
+        sub.descend(sub.gradients(loss))
         return loss.detach()
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderedDropout:
+class OrderedDropout(LocalRule):
     """FjORD: every mini-batch trains one width drawn uniformly from those up to the client's own."""
 
     kind: ClassVar[str] = "ordered_dropout"
-    scaler: ClassVar[bool] = False
-    masked_loss: ClassVar[bool] = False
-    norm: ClassVar[Norm] = "per_width"
+    per_width: ClassVar[bool] = True
     distillation: bool = field(
         default=False, metadata={"help": "also train the drawn width on the predictions of the client's own width"}
     )
@@ -130,26 +157,40 @@ class OrderedDropout:
         default="softmax", metadata={"help": "what turns the teacher's outputs into targets: sigmoid for a BCE loss"}
     )
 
+    @property
+    def norm(self) -> Norm:
+        """Statistics are kept once per width."""
+        return "per_width"
+
+    @property
+    def stacking(self) -> Stacking | None:
+        """The weights of the drawn width take part."""
+        return None if self.distillation else Stacking(mode="level", narrow=True)
+
+    def capturable(self, optimizer: Optimizer) -> bool:
+        """Distillation changes widths within a step, and an optimiser with a memory would forget between widths."""
+        return not self.distillation and optimizer.plain
+
     def level(self, task: ClientTask, number: int, seed: int) -> int:
-        """Drawn uniformly from the task's level and those below."""
+        """Draw uniformly from the task's level and those below."""
         return int(generator(seed, "width", task.client, number).integers(task.level + 1))
 
-    def step(self, bench: Bench, batch: Batch) -> Tensor:
+    def step(self, workspace: Workspace, batch: Batch) -> Tensor:
         """One step at the drawn width; with distillation a step at the own width and the drawn one, gradients added."""
-        if not self.distillation or batch.level == bench.task.level:
-            run = bench.run(batch.level)
-            loss = run.loss_on(batch.inputs, batch.targets)
-            run.descend(run.gradients(loss))
+        if not self.distillation or batch.level == workspace.task.level:
+            sub = workspace.open(batch.level)
+            loss = sub.loss_on(batch.inputs, batch.targets)
+            sub.descend(sub.gradients(loss))
             return loss.detach()
-        own = bench.run()
+        own = workspace.open()
         outputs = own.module(batch.inputs)
         loss = own.loss(outputs, batch.targets)
         gradients = own.gradients(loss)
-        narrow = bench.run(batch.level)
+        narrow = workspace.open(batch.level)
         student = narrow.module(batch.inputs)
         narrow.descend(narrow.gradients(self._distil(student, outputs.detach())))
         # Both gradients were taken at the same weights; the narrow step is in the client's values already.
-        bench.run().descend(gradients)
+        workspace.open().descend(gradients)
         return loss.detach()
 
     def _distil(self, student: Tensor, teacher: Tensor) -> Tensor:
@@ -159,7 +200,7 @@ class OrderedDropout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThresholdedSGD(_OwnLevel):
+class ThresholdedSGD(LocalRule):
     """FIARSE: only weights with |w| >= theta take part; the mask's derivative scales their gradient.
 
     theta is the smallest magnitude in the sub-model as received, fixed for the task. The forward pass uses
@@ -168,37 +209,41 @@ class ThresholdedSGD(_OwnLevel):
     """
 
     kind: ClassVar[str] = "thresholded_sgd"
-    scaler: ClassVar[bool] = False
-    masked_loss: ClassVar[bool] = False
+    needs_mask: ClassVar[bool] = True
     norm: Literal["running", "static", "batch"] = field(default="static", metadata={"help": "as for width_sgd"})
     derivative: bool = field(default=True, metadata={"help": "false: leave the mask's derivative out"})
     scope: Literal["global", "layerwise"] = field(default="global", metadata={"help": "one theta, or one per tensor"})
 
-    def step(self, bench: Bench, batch: Batch) -> Tensor:
+    @property
+    def stacking(self) -> Stacking | None:
+        """The weights above the client's threshold take part; a stack has one threshold per client."""
+        return Stacking(mode="threshold", derivative=self.derivative) if self.scope == "global" else None
+
+    def step(self, workspace: Workspace, batch: Batch) -> Tensor:
         """One step of the kept weights."""
-        run = bench.run()
-        thetas = self._thresholds(run)
-        whole = run.dropping.hide(run, thetas)
-        loss = run.loss_on(batch.inputs, batch.targets)
-        run.dropping.descend(run, whole, run.gradients(loss), thetas, derivative=self.derivative)
+        sub = workspace.open()
+        thetas = self._thresholds(sub)
+        whole = sub.dropping.hide(sub, thetas)
+        loss = sub.loss_on(batch.inputs, batch.targets)
+        sub.dropping.descend(sub, whole, sub.gradients(loss), thetas, derivative=self.derivative)
         return loss.detach()
 
-    def _thresholds(self, run: LocalRun) -> list[Tensor | None]:
+    def _thresholds(self, sub: SubModel) -> list[Tensor | None]:
         """Theta per parameter, from the sub-model as received; None for normalisation parameters, never masked."""
-        if "thetas" not in run.notes:
+        if "thetas" not in sub.notes:
             smallest = [
                 None if place.norm else _smallest(parameter.detach(), outside)
-                for place, parameter, outside in zip(run.places, run.parameters, run.masks, strict=True)
+                for place, parameter, outside in zip(sub.places, sub.parameters, sub.masks, strict=True)
             ]
             ranked = [theta for theta in smallest if theta is not None]
             least = torch.stack(ranked).min() if ranked else None
             layerwise = self.scope == "layerwise"
-            run.notes["thetas"] = [theta if layerwise or theta is None else least for theta in smallest]
-        thetas: list[Tensor | None] = run.notes["thetas"]
+            sub.notes["thetas"] = [theta if layerwise or theta is None else least for theta in smallest]
+        thetas: list[Tensor | None] = sub.notes["thetas"]
         return thetas
 
 
 def _smallest(weight: Tensor, outside: Tensor | None) -> Tensor:
-    """The smallest magnitude of a tensor inside the sub-model; infinite where none of it is inside."""
+    """Find the smallest magnitude of a tensor inside the sub-model; infinite where none of it is inside."""
     size = weight.abs()
     return (size if outside is None else size.masked_fill(outside, torch.inf)).min()

@@ -1,87 +1,61 @@
-"""One client's local training as a plain loop: the oracle every faster executor must agree with.
+"""The work of a task: its mini-batches, draws, levels and loss, the client's report, and the update it sends back.
 
-Section 3.2 of docs/decisions.md: take the task's sub-model, do the local steps on the client's next mini-batches,
-hand back its values. An update is a function of the task alone. Read next: `bench.py` (where), `rules.py` (what),
-`graphed.py` (the same in CUDA graphs).
+Section 3.2 of docs/decisions.md: take the task's sub-model, do the local steps on the client's next mini-batches, hand
+back its values. An update is a function of the task alone, so who performs the work, and beside which other tasks,
+changes nothing. Read next: `plain/sequential.py`, which performs it as a plain loop; `rules.py`, one step.
 """
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask, Report, Update
 from fedgmr.seeding import derived_seed, generator
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Drawn, Task
-from fedgmr.training.evaluation.evaluator import batch_statistics
+from fedgmr.training.evaluation.statistics import BatchNorms
 from fedgmr.training.execution import ExecutionSettings
-from fedgmr.training.precision import precision
-from fedgmr.training.rules import Batch, LocalRule
-from fedgmr.training.submodel.workspace import Bench, Loss
+from fedgmr.training.rules import LocalRule
+from fedgmr.training.submodel.workspace import Loss
 
 
-class LocalTrainer:
-    """Trains one task at a time on one bench."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalWork:
+    """Everything about a client's work that does not depend on who performs it."""
 
-    def __init__(
-        self,
-        task: Task,
-        bench: Bench,
-        order: SampleOrder,
-        *,
-        steps: int,
-        seed: int,
-        rule: LocalRule,
-        held_out: Sequence[Indices] | None = None,
-        execution: ExecutionSettings | None = None,
-        natural: bool = False,
-        draws: torch.Generator | None = None,
-    ) -> None:
-        """Give `held_out`, each client's own validation samples, where clients report the metric.
+    task: Task
+    order: SampleOrder
+    rule: LocalRule
+    steps: int
+    seed: int
+    held_out: Sequence[Indices] | None = None  # each client's own validation samples, where clients report the metric
+    execution: ExecutionSettings = ExecutionSettings()
+    _absent: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
-        `natural`: whole models are handed over in natural order, to a server in the same process. `draws`: where the
-        model draws from while it trains; None: where PyTorch does.
-        """
-        self.draws = draws
-        self.task, self.bench, self.order, self.natural = task, bench, order, natural
-        self.steps, self.seed, self.rule, self.held_out = steps, seed, rule, held_out
-        self.execution = execution or ExecutionSettings()
-        self.device = task.train[0].device
-        self._present: dict[int, Tensor] = {}
-
-    def train(self, task: ClientTask) -> Update:
-        """The update a client sends back for `task`."""
-        shared = self.draws is None  # then others may draw from there, too
-        with torch.random.fork_rng(devices=[], enabled=shared), precision(self.execution, self.device):
-            self.bench.begin(task, self.loss_of(task.client))
-            report = self.report(task)
-            self.seed_draws(task)
-            batches = torch.from_numpy(self.batches(task)).to(self.device)
-            drawn = self.drawn(task)
-            inputs, targets = self.prepared(batches, None if drawn is None else torch.from_numpy(drawn))
-            losses = []
-            for step, level in enumerate(self.levels(task)):
-                batch = Batch(inputs=inputs[step], targets=targets[step], level=level)
-                losses.append(self.rule.step(self.bench, batch))
-            values, buffers = self.bench.finish(natural=self.natural)
-        total = values.sum()
-        # A non-finite weight makes this NaN, so the last step's damage is seen too.
-        loss = float(torch.stack(losses).mean() + (total - total))
-        natural = self.natural and task.levels.whole(task.level)
-        return self.update(task, values, buffers, loss, report, natural=natural)
+    @property
+    def device(self) -> torch.device:
+        """Where the data is and the work is done."""
+        return self.task.train[0].device
 
     def batches(self, task: ClientTask) -> Indices:
         """Training indices [steps, batch] of the task's mini-batches."""
         return self.order.batches(task.client, task.first_batch, self.steps)
 
     def drawn(self, task: ClientTask) -> Drawn | None:
-        """What the augmentation draws for the task, one row per sample."""
+        """The augmentation's draws for the task, one row per sample."""
         if self.task.augment is None:
             return None
         draws = generator(self.seed, "augment", task.client, task.first_batch)
         return self.task.augment.draw(draws, self.steps * self.order.batch_size)
+
+    def draw_seed(self, task: ClientTask) -> int:
+        """The seed of everything the model draws while it trains on the task (dropout)."""
+        return derived_seed(self.seed, "local", task.client, task.first_batch)
 
     def levels(self, task: ClientTask) -> list[int]:
         """The level each of the task's mini-batches trains."""
@@ -97,34 +71,29 @@ class LocalTrainer:
         return chosen.view(*batches.shape, *chosen.shape[1:]), targets[batches]
 
     def loss_of(self, client: int) -> Loss:
-        """The task's loss, without the classes the client has not where the rule says so."""
-        if not self.rule.masked_loss:
-            return self.task.loss
-        present = self.present(client)
+        """The client's loss: the task's, with the logits of classes it does not have at 0 where the rule says so."""
+        return partial(self._masked_loss, client) if self.rule.masked_loss else self.task.loss
 
-        def masked(outputs: Tensor, targets: Tensor) -> Tensor:
-            absent = torch.ones(outputs.shape[-1], dtype=torch.bool, device=outputs.device)
-            absent[present] = False
-            return self.task.loss(outputs.masked_fill(absent, 0), targets)
-
-        return masked
-
-    def present(self, client: int) -> Tensor:
-        """The classes the client has."""
-        if client not in self._present:
+    def absent(self, client: int, classes: int) -> Tensor:
+        """Bool [classes]: the classes that the client does not have."""
+        if client not in self._absent:
             part = torch.from_numpy(self.order.parts[client]).to(self.device)
-            self._present[client] = torch.unique(self.task.train[1][part])
-        return self._present[client]
+            present = torch.unique(self.task.train[1][part])
+            everything = torch.ones(classes, dtype=torch.bool, device=self.device)
+            self._absent[client] = everything.index_fill_(0, present, False)
+        return self._absent[client]
 
-    def report(self, task: ClientTask) -> Report | None:
-        """The received sub-model's metric on the client's own held-out samples."""
-        if self.held_out is None:
-            return None
+    def _masked_loss(self, client: int, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.task.loss(outputs.masked_fill(self.absent(client, outputs.shape[-1]), 0), targets)
+
+    def report(self, task: ClientTask, module: nn.Module) -> Report:
+        """Measure the received sub-model in `module` on the client's own held-out samples."""
+        assert self.held_out is not None
         indices = torch.from_numpy(self.held_out[task.client]).to(self.device)
-        module = self.bench.run().module.eval()
         inputs, targets = self.task.train
         hits, count = 0.0, 0
-        with torch.no_grad(), batch_statistics(module if len(indices) > 1 else None):
+        module.eval()
+        with torch.no_grad(), BatchNorms(module).batch_statistics() if len(indices) > 1 else nullcontext():
             # Equal batches, as where the server evaluates.
             for part in torch.tensor_split(indices, max(1, math.ceil(len(indices) / self.task.evaluation_batch))):
                 good, number = self.task.metric(module(self.task.inputs(inputs[part])), targets[part])
@@ -132,19 +101,10 @@ class LocalTrainer:
         module.train()
         return Report(metric=hits / max(1, count), samples=count)
 
-    def seed_draws(self, task: ClientTask) -> None:
-        """Seed what dropout draws from on this device alone.
-
-        `torch.manual_seed` also queues a call, with its stack, for every kind of device not in use: slow, and it
-        piles up.
-        """
-        seed = derived_seed(self.seed, "local", task.client, task.first_batch)
-        if self.draws is not None:
-            self.draws.manual_seed(seed)
-        elif self.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        else:
-            torch.default_generator.manual_seed(seed)
+    def mean_loss(self, losses: Sequence[Tensor], values: Tensor) -> Tensor:
+        """The mean of the steps' losses; NaN where a value is not finite, so the last step's damage is seen too."""
+        total = values.sum()
+        return torch.stack(list(losses)).mean() + (total - total)
 
     def update(
         self,
@@ -154,16 +114,19 @@ class LocalTrainer:
         loss: float | Tensor,
         report: Report | None,
         *,
-        natural: bool = False,
+        natural: bool,
     ) -> Update:
-        """What the client sends back; `natural`: a whole model in natural order."""
-        untrained = self.rule.norm in ("static", "batch")
+        """The update that the client sends back; `natural`: the values are a whole model's in natural order."""
+        if not self.rule.tracks_statistics:
+            buffers = task.buffers
+        elif self.rule.per_width:  # of the widths up to the task's
+            buffers = buffers[: (task.level + 1) * (len(task.buffers) // len(task.levels.ladder))]
         return Update(
             client=task.client,
             version=task.version,
             values=values,
-            buffers=task.buffers if untrained else buffers,
+            buffers=buffers,
             loss=loss,
             report=report,
-            natural=natural,
+            natural=natural and task.levels.whole(task.level),
         )

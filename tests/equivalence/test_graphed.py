@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from e2e import tiny
+from fedgmr.experiments.workshop import Workshop
 from torch import Tensor, nn
 
 from equivalence.runs import LINKS, objects
 from fedgmr import Task
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.experiments.assembly import Assembly
-from fedgmr.experiments.workshop import Workshop
 from fedgmr.federation import federate
 from fedgmr.methods import BUILT_IN
 from fedgmr.tasks.images import FlipAndCrop

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import Magnitude, RankingInputs, Threshold
-from fedgmr.training.dropping import factor
+from fedgmr.training.thresholds import Dropping
 
 
 def rank(
@@ -129,5 +129,5 @@ def test_the_threshold_of_the_rule_is_that_of_the_ranking() -> None:
             thetas = [size.min() if len(size) else torch.tensor(torch.inf) for size in sizes]
             if scope == "global":
                 thetas = [torch.stack(thetas).min()] * len(thetas)
-            kept = [factor(w, t, derivative=True) > 0 for w, t in zip(layout.views(model), thetas, strict=True)]
+            kept = [Dropping.factor(w, t, derivative=True) > 0 for w, t in zip(layout.views(model), thetas, strict=True)]
             assert all(map(torch.equal, kept, inside))

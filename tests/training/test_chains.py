@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from fedgmr.training.plain.chains import arrange_chain, arrange_for_training, channels_last
 from torch import Tensor, nn
 
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.resnet18 import ResNet18
 from fedgmr.tasks.models.vgg11 import VGG11
-from fedgmr.training.plain.chains import arrange_chain, arrange_for_training, channels_last
 
 
 def small() -> nn.Sequential:

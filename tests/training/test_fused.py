@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 import torch
+from fedgmr.training.dropping import Dropping
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, max_pool2d, relu
 
-from fedgmr.training.dropping import Dropping
 from fedgmr.training.graphed import fused
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"

@@ -7,6 +7,7 @@ import pytest
 import torch
 from e2e import tiny
 from equivalence.runs import bits, drive, objects
+from fedgmr.training.submodel.sliced_bench import SlicedBench
 from torch import Tensor, nn
 
 from fedgmr.methods import BUILT_IN
@@ -17,7 +18,6 @@ from fedgmr.submodels.widths import solve_widths, width_levels
 from fedgmr.tasks.task import Task
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD
-from fedgmr.training.submodel.sliced_bench import SlicedBench
 from fedgmr.training.submodel.workspace import Bench, LocalRun, MaskedBench
 from fedgmr.training.work import LocalTrainer
 from training.test_rules import CPU, SEED, ones_task, order_of, task_of, work

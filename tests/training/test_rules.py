@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedgmr.training.dropping import factor
+from fedgmr.training.submodel.sliced_bench import SlicedBench
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -21,10 +23,8 @@ from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import solve_widths, width_levels
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
-from fedgmr.training.dropping import factor
 from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
-from fedgmr.training.submodel.sliced_bench import SlicedBench
 from fedgmr.training.submodel.workspace import LocalRun, MaskedBench
 from fedgmr.training.work import LocalTrainer
 

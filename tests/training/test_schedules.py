@@ -1,7 +1,6 @@
 """Learning-rate schedules by hand."""
 
 import pytest
-
 from fedgmr.training.settings import ConstantRate, Halving, Steps, TrainingSettings
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedgmr.training.submodel.sliced_bench import SlicedBench
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -19,7 +20,6 @@ from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
 from fedgmr.training.executor import SequentialExecutor
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, WidthSGD
-from fedgmr.training.submodel.sliced_bench import SlicedBench
 from fedgmr.training.submodel.workspace import Bench, MaskedBench
 from fedgmr.training.work import LocalTrainer
 from training.test_slicing import narrow_conv2, small_resnet, small_vgg

@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fedgmr.training.plain.chains import arrange_for_training
+from fedgmr.training.submodel.bit_masks import BitMaskedBench
 from torch import Tensor, nn
 
 import fedgmr.training.sparse.cut as module_under_test
@@ -17,10 +19,8 @@ from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
-from fedgmr.training.plain.chains import arrange_for_training
 from fedgmr.training.rules import LocalRule, PlainSGD, ThresholdedSGD
 from fedgmr.training.sparse.cut import SparseBench, cut_sparse, large_layers
-from fedgmr.training.submodel.bit_masks import BitMaskedBench
 from fedgmr.training.submodel.workspace import Bench, MaskedBench
 from fedgmr.training.work import LocalTrainer
 

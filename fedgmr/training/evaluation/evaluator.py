@@ -5,74 +5,58 @@ model do not fit a small sub-model (A2).
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.tasks.task import Samples, Task
+from fedgmr.training.chains import Chain
 from fedgmr.training.evaluation.replayed import Replayed, Sums
+from fedgmr.training.evaluation.statistics import BatchNorms
 from fedgmr.training.execution import ExecutionSettings
-from fedgmr.training.plain.chains import arrange_chain
-from fedgmr.training.precision import evaluation_precision
 from fedgmr.training.rules import Norm
 
 _ON_CUDA = 4  # times the task's evaluation batch: fewer and larger kernels
 
 
-@dataclass(frozen=True, kw_only=True)
-class Score:
-    """Metric (0..1 for accuracies) and mean loss, both over what the metric counts: samples, or tokens."""
-
-    accuracy: float
-    loss: float
-
-
 class Measurement:
-    """A score that a GPU may still be computing; `score` waits for it."""
+    """Metric (0..1 for accuracies) and mean loss, both over what the metric counts: samples, or tokens.
+
+    A GPU may still be computing them; whoever asks for one waits.
+    """
 
     def __init__(self, sums: Tensor, count: int, stream: torch.cuda.Stream | None) -> None:
-        """`sums`: hits and loss of all that is counted; they are made on `stream`, None: the current one."""
+        """`sums`: hits and loss of everything counted; they are made on `stream`, None: the current one."""
         self._sums, self._count, self._stream = sums, max(1, count), stream
 
     @property
     def ready(self) -> bool:
-        """Whether the score is there."""
+        """Whether nobody has to wait."""
         return self._stream is None or self._stream.query()
 
-    def score(self) -> Score:
-        """The score; what else is under way on the device goes on."""
-        with _on(self._stream):
+    @property
+    def accuracy(self) -> float:
+        """The metric."""
+        return self._means[0]
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return self._means[1]
+
+    @cached_property
+    def _means(self) -> tuple[float, float]:
+        with _on(self._stream):  # other work on the device goes on
             hits, loss = self._sums.tolist()
-        return Score(accuracy=hits / self._count, loss=loss / self._count)
+        return hits / self._count, loss / self._count
 
 
 def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    """Work of the block goes to the stream, None: to the current one."""
+    """Send the work of the block to the stream, None: to the current one."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
-
-
-def _batch_norms(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    return [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-
-
-@contextmanager
-def batch_statistics(module: nn.Module | None) -> Iterator[None]:
-    """Let the batch-norm layers of a module in evaluation mode use batch statistics, leaving the running ones alone."""
-    norms = [] if module is None else _batch_norms(module)
-    tracking = [norm.track_running_stats for norm in norms]
-    for norm in norms:
-        norm.train()
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm, tracked in zip(norms, tracking, strict=True):
-            norm.eval()
-            norm.track_running_stats = tracked
 
 
 class Evaluator:
@@ -109,61 +93,51 @@ class Evaluator:
         self.batch = batch or task.evaluation_batch * (_ON_CUDA if device.type == "cuda" else 1)
         self._channels_last = device.type == "cuda" and lies_channels_last(layout)
         self.module = task.initial_model(seed).to(device).eval()
-        arrange_chain(self.module)
+        if (chain := Chain.of(self.module)) is not None:
+            chain.arrange()
         self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
         self.buffers = torch.zeros(layout.buffer_size, dtype=layout.dtype, device=device)
         layout.bind(self.module, self.flat, self.buffers)
-        self._norms = _batch_norms(self.module)
+        self._norms = BatchNorms(self.module)
         self._norm: Norm = "batch" if norm == "static" and calibration is None else norm
         self._calibration = calibration
         self._programs: dict[tuple[str, int, int], Replayed] = {}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def test(self, model: Tensor, buffers: Tensor) -> Score:
-        """Score on the test set."""
-        return self.begin_test(model, buffers).score()
-
-    def begin_test(self, model: Tensor, buffers: Tensor) -> Measurement:
+    def test(self, model: Tensor, buffers: Tensor) -> Measurement:
         """Start to measure on the test set; the model may change as soon as this returns."""
         self._load(model, buffers)
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self.flat.device))
         with _on(self._stream):
-            if self._norms and self._norm == "static":
+            if self._norms.layers and self._norm == "static":
                 self._build_statistics()
-            with batch_statistics(self.module if self._norm == "batch" else None):
+            with self._norms.batch_statistics() if self._norm == "batch" else nullcontext():
                 return Measurement(*self._sums(self.task.test, "test"), self._stream)
 
     def state(self, model: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's complete state with this model in it, frozen parameters included."""
         self._load(model, buffers)
-        if self._norms and self._norm == "static":
+        if self._norms.layers and self._norm == "static":
             self._build_statistics()  # those it is tested with; what the server holds was never trained
         return {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
 
     def validate(self, model: Tensor, buffers: Tensor, samples: Samples) -> float:
         """Metric on `samples`, with batch statistics in batch-norm layers."""
         self._load(model, buffers)
-        with batch_statistics(self.module):
-            return Measurement(*self._sums(samples, "validation"), None).score().accuracy
+        with self._norms.batch_statistics():
+            return Measurement(*self._sums(samples, "validation"), None).accuracy
 
     @torch.no_grad()
     def _build_statistics(self) -> None:
         """Batch-norm statistics from one pass over the calibration inputs (HeteroFL's static batch norm)."""
         assert self._calibration is not None
-        momenta = [norm.momentum for norm in self._norms]
-        for norm in self._norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a plain mean over the batches
-            norm.train()
-        for inputs in torch.tensor_split(self._calibration, math.ceil(len(self._calibration) / self.batch)):
-            self._outputs(inputs)
-        for norm, momentum in zip(self._norms, momenta, strict=True):
-            norm.momentum = momentum
-            norm.eval()
+        with self._norms.rebuilding():
+            for inputs in torch.tensor_split(self._calibration, math.ceil(len(self._calibration) / self.batch)):
+                self._outputs(inputs)
 
     def _sums(self, samples: Samples, name: str) -> Sums:
-        """Of the loaded model: hits and summed loss, and what they count; one `name` for one way of normalising."""
+        """Sum hits and losses of the loaded model, and count; one `name` stands for one way of normalising."""
         key = (name, samples[0].data_ptr(), len(samples[0]))
         if key not in self._programs:
             self._programs[key] = Replayed(lambda: self._computed(samples), self.flat.device)
@@ -187,7 +161,7 @@ class Evaluator:
         prepared = self.task.inputs(inputs)
         if self._channels_last and prepared.dim() == 4:
             prepared = prepared.contiguous(memory_format=torch.channels_last)
-        with evaluation_precision(self.execution, prepared.device):
+        with self.execution.number_formats(prepared.device, training=False):
             outputs: Tensor = self.module(prepared)
         return outputs
 

@@ -1,8 +1,8 @@
-"""Triton kernels of the graphed executor: what follows a convolution, forward and backward, in one pass each.
+"""Triton kernels of the graphed executor: bias, ReLU and maximum behind a convolution in one pass, and thresholds.
 
 Activations lie channels last, as rows of channels; everything is computed in float32. Sums over rows are made block
 by block and added up in a fixed order, so the same inputs give the same bits. Triton comes with PyTorch's CUDA
-builds; without it nothing here is used. Read next: `fused.py`, which calls them.
+builds; without it nothing here is used. Read next: `fused.py` and `thresholds.py`, which call them.
 """
 
 import triton
@@ -84,44 +84,6 @@ def pool_backward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def linear_step(  # type: ignore[no-untyped-def]
-    weights,
-    rates,
-    slopes,
-    inputs,
-    outputs_count,
-    inputs_count,
-    samples,
-    OUTPUTS: tl.constexpr,
-    INPUTS: tl.constexpr,
-    SAMPLES: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Weights -= rates · (slopesᵀ inputs), without ever writing the gradient; [outputs, inputs]."""
-    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    column = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
-    gradient = tl.zeros([OUTPUTS, INPUTS], tl.float32)
-    for start in range(0, samples, SAMPLES):
-        sample = start + tl.arange(0, SAMPLES)
-        slope = tl.load(
-            slopes + sample[None, :] * outputs_count + output[:, None],
-            mask=(sample[None, :] < samples) & (output[:, None] < outputs_count),
-            other=0.0,
-        )
-        value = tl.load(
-            inputs + sample[:, None] * inputs_count + column[None, :],
-            mask=(sample[:, None] < samples) & (column[None, :] < inputs_count),
-            other=0.0,
-        )
-        gradient += tl.dot(slope.to(tl.float32), value.to(tl.float32), input_precision=PRECISION)
-    at = output[:, None].to(tl.int64) * inputs_count + column[None, :]
-    inside = (output[:, None] < outputs_count) & (column[None, :] < inputs_count)
-    weight = tl.load(weights + at, mask=inside, other=0.0)
-    rate = tl.load(rates + at, mask=inside, other=0.0)
-    tl.store(weights + at, weight - rate * gradient, mask=inside)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def hide(weights, whole, theta, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Whole = weights; weights = 0 where smaller than theta."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
@@ -135,7 +97,7 @@ def hide(weights, whole, theta, count, SIZE: tl.constexpr):  # type: ignore[no-u
 def step_kept(  # type: ignore[no-untyped-def]
     weights, whole, gradients, rates, theta, count, DERIVATIVE: tl.constexpr, SIZE: tl.constexpr
 ):
-    """Weights = whole - rates · factor · gradients, with the factor of `dropping.py`."""
+    """Weights = whole - rates · factor · gradients, with the factor of `fedgmr/training/thresholds.py`."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = at < count
     weight = tl.load(whole + at, mask=inside, other=0.0)

@@ -1,97 +1,34 @@
-"""A desk whose memory never moves: what a captured CUDA graph reads and writes.
+"""A workspace whose memory never moves: what a captured CUDA graph reads and writes.
 
-The learning rate and the mask are one vector: the rate inside the sub-model and zero outside, so a step of SGD is
-w - rates·g and needs no mask. Convolution weights may lie channels last: the vector of a desk then has an order of
-its own. Read next: `graphed_bench.py`, the benches with such desks.
+Everything that changes from task to task (values, mask, learning rate) is copied into the same places. For plain SGD
+the learning rate and the mask are one vector, the rate inside the sub-model and zero outside: a step is w - rates·g and
+needs no mask. Read next: `slot.py`, which captures and replays.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedgmr.submodels.layout import TensorPlace
-from fedgmr.training.graphed.fused import Ledger, fuse
-from fedgmr.training.optimizers import SGD
-from fedgmr.training.submodel.workspace import Desk, LocalRun
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StaticRun(LocalRun):
-    """A run whose tensors stay where they are; `rates` are the learning rate within the sub-model, zero outside."""
-
-    rates: Sequence[Tensor]
-    ledger: Ledger | None  # of linear layers that are stepped without a gradient
-    tf32: bool
-    outside_views: Sequence[Tensor | None]
-
-    @property
-    def masks(self) -> Sequence[Tensor | None]:
-        """For each parameter what lies outside the sub-model."""
-        return self.outside_views
-
-    def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Gradients of `loss`, one per parameter that is not in the ledger."""
-        if self.ledger is None or not self.ledger.names:
-            return super().gradients(loss)
-        wanted = [self.parameters[i] for i in self._with_gradient]
-        return list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
-
-    def descend(self, gradients: Sequence[Tensor]) -> None:
-        """One step of the optimiser within the sub-model."""
-        if not isinstance(self.descent, SGD):
-            return super().descend(gradients)
-        chosen = self._with_gradient
-        parameters, rates = [self.parameters[i] for i in chosen], [self.rates[i] for i in chosen]
-        with torch.no_grad():
-            torch._foreach_addcmul_(parameters, list(gradients), rates, value=-1.0)
-            for i in range(len(self.places)):
-                name = self.places[i].name
-                if self.ledger is not None and name in self.ledger.entries:
-                    self.ledger.step(name, self.parameters[i].data, self.rates[i], tf32=self.tf32)
-        return None
-
-    @cached_property
-    def _with_gradient(self) -> list[int]:
-        noted = set() if self.ledger is None else set(self.ledger.names)
-        return [i for i, place in enumerate(self.places) if place.name not in noted]
+from fedgmr.training.graphed.thresholds import FusedDropping
+from fedgmr.training.optimizers import Optimizer
+from fedgmr.training.submodel.cut import BitMask, Cut, Cutter
+from fedgmr.training.submodel.flat_module import FlatModule
+from fedgmr.training.submodel.workspace import SubModel, Workspace
+from fedgmr.training.thresholds import Dropping
 
 
-class StaticDesk:
-    """What belongs to one desk for good: the order of its vector, the rates, the mask, the rate as a number."""
+class _Rates:
+    """The learning rate and the mask of one module's tasks, in memory that stays."""
 
-    def __init__(self, desk: Desk, *, channels_last: bool) -> None:
-        self.desk = desk
-        places = desk.layout.parameters
-        order = _channels_last(places, desk.flat.device) if channels_last else None
-        self.order = self.inverse = None if order is None else order.to(torch.int32)
-        if order is not None:
-            for parameter, view in zip(desk.parameters, _views(desk.flat, places), strict=True):
-                parameter.data = view
-            self.inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-            self.inverse = self.inverse.to(torch.int32)  # half the bytes to read
-        self.flat_rates = torch.zeros_like(desk.flat)
-        self.rates = self.views(self.flat_rates)
-        self.rate = torch.zeros((), dtype=desk.flat.dtype, device=desk.flat.device)
-        self.outside = torch.zeros(desk.flat.shape, dtype=torch.bool, device=desk.flat.device)
+    def __init__(self, module: FlatModule) -> None:
+        flat = module.flat
+        self.flat_rates = torch.zeros_like(flat)
+        self.rates = module.views(self.flat_rates)
+        self.rate = torch.zeros((), dtype=flat.dtype, device=flat.device)
+        self.outside = torch.zeros(flat.shape, dtype=torch.bool, device=flat.device)
         self._filled: float | None = None  # the rate everywhere, where nothing is outside
 
-    def views(self, flat: Tensor) -> list[Tensor]:
-        """One view of a vector in the desk's order per parameter."""
-        layout = self.desk.layout
-        return layout.views(flat) if self.order is None else _views(flat, layout.parameters)
-
-    def load(self, source: Tensor, coordinates: Tensor | None) -> None:
-        """The values of `source` at the desk's coordinates (None: all of it), in the desk's order."""
-        if coordinates is None:
-            self.desk.flat.copy_(source)
-        else:
-            torch.index_select(source, 0, coordinates, out=self.desk.flat)
-
-    def set_rates(self, rate: float, outside: Tensor | None, *, keep_mask: bool) -> None:
-        """The learning rate of this task; `keep_mask`: some rule asks for the mask itself."""
+    def set(self, rate: float, outside: Tensor | None, *, keep_mask: bool) -> None:
+        """Take the learning rate and the mask of a task."""
         self.rate.fill_(rate)
         if outside is not None:
             self.flat_rates.fill_(rate).masked_fill_(outside, 0)
@@ -103,40 +40,45 @@ class StaticDesk:
             self.outside.zero_() if outside is None else self.outside.copy_(outside)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fusion:
-    """Which kernels of `fused.py` are used."""
+class StaticWorkspace(Workspace):
+    """A workspace for captured steps."""
 
-    linear: bool  # large linear layers are stepped without a gradient
-    tf32: bool
+    def __init__(self, cutter: Cutter, optimizer: Optimizer, *, needs_mask: bool, fused: bool) -> None:
+        """`needs_mask`: the rule looks at the mask; `fused`: thresholds are applied by the kernels."""
+        super().__init__(cutter, optimizer)
+        self._keep_mask = needs_mask or not optimizer.plain
+        self._dropping = FusedDropping() if fused and optimizer.plain else Dropping()
+        self._rates: dict[FlatModule, _Rates] = {}
 
-    def __call__(self, module: nn.Module) -> tuple[nn.Module, Ledger]:
-        """The module with fused layers, and what its backward pass notes."""
-        ledger = Ledger()
-        return fuse(module, ledger if self.linear else None), ledger
+    @property
+    def opened(self) -> SubModel:
+        """The sub-model that was opened last."""
+        assert self._opened is not None
+        return self._opened
 
+    def reopen(self) -> None:
+        """Open the same sub-model afresh, with a fresh state of the optimiser: captured steps begin here."""
+        self._descent = self.optimizer.begin(self.task.model)
+        self.opened.cut.module.reset()
+        self._opened = self._static_submodel(self.opened.cut)
 
-def _spatial(place: TensorPlace) -> bool:
-    return len(place.shape) == 4
+    def _reset(self, module: FlatModule) -> None:
+        """Leave it to the captured steps."""
 
+    def _submodel(self, cut: Cut, mask: BitMask | None) -> SubModel:
+        if cut.module not in self._rates:
+            self._rates[cut.module] = _Rates(cut.module)
+        self._rates[cut.module].set(self.task.learning_rate, cut.outside, keep_mask=self._keep_mask)
+        return self._static_submodel(cut)
 
-def _channels_last(places: Sequence[TensorPlace], device: torch.device) -> Tensor:
-    """For each entry of a vector whose 4-dimensional tensors lie channels last: its coordinate."""
-    parts = []
-    for place in places:
-        part = torch.arange(place.start, place.stop, device=device).view(place.shape)
-        parts.append((part.permute(0, 2, 3, 1) if _spatial(place) else part).reshape(-1))
-    return torch.cat(parts)
-
-
-def _views(flat: Tensor, places: Sequence[TensorPlace]) -> list[Tensor]:
-    """One view per tensor of a vector whose 4-dimensional tensors lie channels last."""
-    views = []
-    for place in places:
-        part = flat[place.start : place.stop]
-        if _spatial(place):
-            outputs, inputs, height, width = place.shape
-            views.append(part.view(outputs, height, width, inputs).permute(0, 3, 1, 2))
-        else:
-            views.append(part.view(place.shape))
-    return views
+    def _static_submodel(self, cut: Cut) -> SubModel:
+        memory = self._rates[cut.module]
+        return SubModel(
+            cut=cut,
+            learning_rate=memory.rate,
+            loss=self._loss,
+            descent=self._descent,
+            outside=memory.outside if self._keep_mask else None,
+            rates=memory.rates if self.optimizer.plain else None,
+            dropping=self._dropping,
+        )

@@ -1,7 +1,7 @@
 """Dropout on a CPU: a generator of one's own, and draws six times as fast as PyTorch's.
 
-Every number is kept or not by 16 random bits, so that probabilities are rounded to the nearest 65,536th; PyTorch spends
-a draw of its own on each. Read next: `threaded.py`, where every thread has a generator.
+16 random bits decide whether a number is kept, so that probabilities are rounded to the nearest 65,536th; PyTorch
+spends a whole draw on each. Read next: `threaded.py`, where every thread has a generator.
 """
 
 from typing import Any
@@ -19,6 +19,15 @@ class OwnDropout(nn.Dropout):
     def __init__(self, p: float, generator: torch.Generator) -> None:
         super().__init__(p)
         self.generator = generator
+
+    @classmethod
+    def install(cls, model: nn.Module, generator: torch.Generator) -> nn.Module:
+        """Let the dropout layers of `model` draw from `generator`; everything else that draws stays as it is."""
+        for parent in list(model.modules()):
+            for name, child in parent.named_children():
+                if type(child) is nn.Dropout and not child.inplace:
+                    setattr(parent, name, cls(child.p, generator).train(child.training))
+        return model
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "OwnDropout":
         """A copy that draws from the same generator, as PyTorch's copies do."""
@@ -38,12 +47,3 @@ class OwnDropout(nn.Dropout):
         draws = words.random_(-(2**63), None, generator=self.generator).view(torch.int16)
         like = torch.empty_like(inputs, dtype=torch.int16)
         return draws.as_strided(like.shape, like.stride()).ge_(round(self.p * _LANES) - _LANES // 2)
-
-
-def with_own_dropout(model: nn.Module, generator: torch.Generator) -> nn.Module:
-    """The model, its dropout layers drawing from `generator`; what draws otherwise stays as it is."""
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if type(child) is nn.Dropout and not child.inplace:
-                setattr(parent, name, OwnDropout(child.p, generator).train(child.training))
-    return model

@@ -1,9 +1,9 @@
 """The threaded executor: several tasks at once on a CPU, each with one thread of its own.
 
-PyTorch shares the work of one operation out among threads; with small batches much of it is waiting for each other.
-Here every thread trains another client instead. An update is that of the sequential executor with one thread, whatever
-the number of threads here. Dropout draws from a generator of the thread's own (`dropout.py`). Read next:
-`local_sgd.py`, what a thread does.
+PyTorch divides one operation among threads, which with small batches spend much of their time waiting for each other.
+Here every thread trains another client instead. An update equals that of the sequential executor with one thread,
+whatever the number of threads here. Dropout draws from a generator of the thread's own (`dropout.py`). Read next:
+`sequential.py`, the loop of each thread.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from queue import SimpleQueue
 import torch
 
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.training.work import LocalTrainer
+from fedgmr.training.plain.sequential import SequentialExecutor
 
 
 class ThreadedExecutor:
@@ -21,17 +21,17 @@ class ThreadedExecutor:
 
     ahead = True
 
-    def __init__(self, make_trainer: Callable[[], LocalTrainer], threads: int) -> None:
-        """`make_trainer` makes a trainer on a bench of its own, with draws of its own."""
+    def __init__(self, make_loop: Callable[[], SequentialExecutor], threads: int) -> None:
+        """`make_loop` makes a sequential executor with a workspace and a generator of its own."""
         self.threads = threads
-        self._trainers: SimpleQueue[LocalTrainer] = SimpleQueue()
+        self._loops: SimpleQueue[SequentialExecutor] = SimpleQueue()
         for _ in range(threads):
-            self._trainers.put(make_trainer())
+            self._loops.put(make_loop())
         self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         self._checked = False
 
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
-        """One update per task, in order."""
+        """Return one update per task, in order."""
         if not tasks:
             return []
         for task in tasks:
@@ -45,14 +45,14 @@ class ThreadedExecutor:
             torch.set_num_threads(before)
 
     def _train(self, task: ClientTask) -> Update:
-        trainer = self._trainers.get()
+        loop = self._loops.get()
         try:
-            return trainer.train(task)
+            return loop.train([task])[0]
         finally:
-            self._trainers.put(trainer)
+            self._loops.put(loop)
 
     def _check(self, task: ClientTask) -> Update:
-        """The first task alone, to see that nothing draws from the generator all threads share."""
+        """Train the first task alone, to see that nothing draws from the generator that all threads share."""
         before = torch.default_generator.get_state()
         update = self._train(task)
         if not torch.equal(torch.default_generator.get_state(), before):

@@ -2,7 +2,8 @@
 
 The kept weights are one vector in the order of a CSR matrix. Forward: a sparse product; gradient of the inputs: a
 product with the transpose; gradient of the weights: only at the kept coordinates. All work is in proportion to the
-density. Read next: `patterns.py`, where the kept weights lie; `sparse_bench.py`, which decides what is laid out so.
+density. Read next: `patterns.py`, where the kept weights lie; `cut.py`, which decides
+which layers are sparse.
 """
 
 import warnings

@@ -1,6 +1,6 @@
 """Where the kept weights of a linear layer lie, as the indices of sparse matrices.
 
-Found from a level map, once per map and level. Read next: `sparse_linear.py`, which computes with it.
+Found from a level map, once per map and level. Read next: `linear.py`, which computes with it.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Pattern:
 
     @classmethod
     def of(cls, kept: Tensor, shape: Sequence[int]) -> "Pattern":
-        """The pattern of ascending int32 positions."""
+        """Make the pattern of ascending int32 positions."""
         outputs, inputs = shape
         starts = torch.searchsorted(kept, torch.arange(outputs + 1, dtype=torch.int32) * inputs, out_int32=True)
         rows = torch.from_numpy(np.repeat(np.arange(outputs, dtype=np.int32), np.diff(starts.numpy())))
@@ -50,7 +50,7 @@ class Pattern:
         )
 
     def among(self, columns: Tensor) -> "Pattern":
-        """The same for a matrix with these columns (int32, ascending) alone; the others have no kept weight."""
+        """Leave all other columns out: these (int32, ascending) have all kept weights."""
         places = torch.zeros(self.inputs, dtype=torch.int32)
         places[columns] = torch.arange(len(columns), dtype=torch.int32)
         return replace(
@@ -60,30 +60,30 @@ class Pattern:
             across_starts=torch.cat([self.across_starts[columns], self.across_starts[-1:]]),
         )
 
+    @classmethod
+    def find(cls, levels: LevelMap, level: int, place: TensorPlace, *, at_most: int) -> Tensor | None:
+        """Int32: the positions in a tensor that `level` keeps, ascending; None if there are none or over `at_most`."""
+        if (order := vars(levels).get("order")) is not None:  # known already, because somebody packed or merged values
+            return _kept_in_order(order, levels.sizes[: level + 1], place, at_most)
+        mask = levels.levels[place.start : place.stop].numpy() <= level
+        count = int(np.count_nonzero(mask))
+        return torch.from_numpy(cls.positions(mask, count)) if 0 < count <= at_most else None
 
-def find_kept(levels: LevelMap, level: int, place: TensorPlace, *, at_most: int) -> Tensor | None:
-    """Int32: the positions in a tensor that `level` keeps, ascending; None if there are none or more than `at_most`."""
-    if (order := vars(levels).get("order")) is not None:  # known already, because somebody packed or merged values
-        return _kept_in_order(order, levels.sizes[: level + 1], place, at_most)
-    mask = levels.levels[place.start : place.stop].numpy() <= level
-    count = int(np.count_nonzero(mask))
-    return torch.from_numpy(true_positions(mask, count)) if 0 < count <= at_most else None
-
-
-def true_positions(mask: NDArray[np.bool_], count: int) -> NDArray[np.int32]:
-    """Where `mask` is true, ascending; `count` is how often."""
-    if len(mask) % 8 or 10 * count > len(mask):
-        return np.flatnonzero(mask).astype(np.int32)
-    # Few are: looking at eight bytes at once skips most of the others.
-    words = mask.view(np.uint64)
-    places = np.flatnonzero(words != 0)
-    within = np.flatnonzero(words[places].view(np.bool_)).astype(np.int32)
-    found: NDArray[np.int32] = (places.astype(np.int32) << 3)[within >> 3] + (within & 7)
-    return found
+    @staticmethod
+    def positions(mask: NDArray[np.bool_], count: int) -> NDArray[np.int32]:
+        """Find where `mask` is true, ascending; `count` is how often."""
+        if len(mask) % 8 or 10 * count > len(mask):
+            return np.flatnonzero(mask).astype(np.int32)
+        # Few are: looking at eight bytes at once skips most of the others.
+        words = mask.view(np.uint64)
+        places = np.flatnonzero(words != 0)
+        within = np.flatnonzero(words[places].view(np.bool_)).astype(np.int32)
+        found: NDArray[np.int32] = (places.astype(np.int32) << 3)[within >> 3] + (within & 7)
+        return found
 
 
 def _kept_in_order(order: Tensor, sizes: Sequence[int], place: TensorPlace, at_most: int) -> Tensor | None:
-    """The same from the level order, in which every increment ascends: no look at what is not kept."""
+    """Find the same from the level order, in which every increment ascends, without a look at the other weights."""
     runs = []
     for first, last in zip([0, *sizes], sizes, strict=False):
         increment = order[first:last]

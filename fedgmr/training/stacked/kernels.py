@@ -9,14 +9,17 @@ MODE says which weights take part in a step: "all" of the sub-model, those that 
 "threshold" (FIARSE; what falls is put by, zero takes its place, and no later step moves it), those whose "level" is
 within the step's limit (FjORD; `select` copies them out before the step: an operand that is masked on its way in every
 product doubled a round's time). Where sub-models are by width (NARROW), a step's channels lie in a range of a client's
-own, and products stop at its ends. Read next: `stacked_net.py`.
+own, and products stop at its ends. Read next: `net.py`.
 """
 
 import triton
 import triton.language as tl
 
+from fedgmr.training.stacked.table import Column
+
 # What the 2 x 2 maximum was: 0..3 where it lay, 4 where ReLU made it zero.
 _ZEROED = tl.constexpr(4)
+_MODEL, _LEVELS, _LEVEL, _ORDER, _COUNT, _VALUES, _ABSENT, _ = (tl.constexpr(int(column)) for column in Column)
 _NOWHERE = tl.constexpr(255)  # the level of what is in no sub-model of the client's
 
 
@@ -31,9 +34,9 @@ def lay_out(  # type: ignore[no-untyped-def]
     client = tl.program_id(1)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     row = table + client * COLUMNS
-    model = tl.load(row).to(tl.pointer_type(tl.float32))
-    where = tl.load(row + 1).to(tl.pointer_type(tl.uint8))
-    own = tl.load(row + 2).to(tl.int32)
+    model = tl.load(row + _MODEL).to(tl.pointer_type(tl.float32))
+    where = tl.load(row + _LEVELS).to(tl.pointer_type(tl.uint8))
+    own = tl.load(row + _LEVEL).to(tl.int32)
     coordinate = tl.load(order + at, mask=at < size, other=-1)
     level = tl.load(where + coordinate, mask=coordinate >= 0, other=_NOWHERE).to(tl.int32)
     inside = (coordinate >= 0) & (level <= own)
@@ -54,9 +57,9 @@ def take_out(  # type: ignore[no-untyped-def]
     client = tl.program_id(1)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     row = table + client * COLUMNS
-    order = tl.load(row + 3)
-    count = tl.load(row + 4)
-    values = tl.load(row + 5).to(tl.pointer_type(tl.float32))
+    order = tl.load(row + _ORDER)
+    count = tl.load(row + _COUNT)
+    values = tl.load(row + _VALUES).to(tl.pointer_type(tl.float32))
     inside = at < count
     coordinate = at.to(tl.int64)
     if order != 0:
@@ -510,7 +513,7 @@ def loss_slopes(  # type: ignore[no-untyped-def]
     output = tl.load(outputs + at, mask=inside, other=0.0)
     present = known
     if ABSENT:
-        absent = tl.load(table + client * COLUMNS + 6).to(tl.pointer_type(tl.uint8))
+        absent = tl.load(table + client * COLUMNS + _ABSENT).to(tl.pointer_type(tl.uint8))
         present = known & (tl.load(absent + label, mask=known, other=1) == 0)
         output = tl.where(present[None, :], output, 0.0)
     target = tl.load(targets + client * target_stride + sample, mask=real, other=-1)

@@ -1,7 +1,7 @@
 """The steps of many clients at once: memory for a stack, and which kernel does what.
 
 Everything a step reads and writes stays where it is, so that the steps can be captured as one CUDA graph. Read next:
-`stacked.py`, the executor; `stacked_kernels.py`.
+`executor.py`; `kernels.py`.
 """
 
 from dataclasses import dataclass
@@ -10,35 +10,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedgmr.training.execution import TRITON
+from fedgmr.training.rules import Stacking
 from fedgmr.training.stacked.plan import Conv, Linear, StackPlan
+from fedgmr.training.stacked.table import Column
 
-try:
-    from fedgmr.training.stacked import kernels as kernels
-except ModuleNotFoundError:  # no Triton: CPU builds of PyTorch
-    kernels = None  # type: ignore[assignment]
+if TRITON:
+    from fedgmr.training.stacked import kernels
 
-COLUMNS = 8  # of a client's row in the table: see `stacked.py`
 _SIZE = 1024
 _ENOUGH = 64  # programs a client should keep busy in a weight gradient
 _LEAST_ROWS = 512  # of a weight gradient's share
 
 
-def available() -> bool:
-    """Whether there is a Triton to compile the kernels."""
-    return kernels is not None
-
-
 @dataclass(frozen=True, kw_only=True)
-class Taking:
-    """Which weights take part in a step; see MODE in `stacked_kernels.py`."""
-
-    mode: Literal["all", "threshold", "level"] = "all"
-    derivative: bool = False  # of the threshold's mask
-    narrow: bool = False  # sub-models are by width: where a range of channels is enough, no others are computed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tiles:
+class _Tiles:
     """How a layer's matrix products are cut up; a choice of speed alone."""
 
     rows: int
@@ -59,22 +45,22 @@ class StackedNet:
         most: int,
         batch: int,
         steps: int,
-        taking: Taking,
+        stacking: Stacking,
         binary: bool,
         absent: bool,
         tf32: bool,
     ) -> None:
-        """`binary`: the loss is one-hot binary cross-entropy; `absent`: the table names classes a client has not."""
+        """`binary`: the loss is one-hot binary cross-entropy; `absent`: clients lack classes, named in the table."""
         self.plan, self.device, self.most, self.batch, self.steps = plan, device, most, batch, steps
-        self.taking, self.binary, self.absent = taking, binary, absent
+        self.stacking, self.binary, self.absent = stacking, binary, absent
         self.precision = "tf32" if tf32 else "ieee"
         self.order, self.inverse = plan.order.to(device), plan.inverse.to(device)
         self.row = len(plan.order)
         self.weights = torch.zeros((most, self.row), device=device)
         self.levels = torch.zeros((most, self.row), dtype=torch.uint8, device=device)
-        self.alive = torch.zeros_like(self.weights) if taking.mode == "level" else self.weights  # what products read
-        self.fallen = torch.zeros_like(self.weights) if taking.mode == "threshold" else self.weights[:0]
-        self.table = torch.zeros((most, COLUMNS), dtype=torch.int64, device=device)
+        self.alive = torch.zeros_like(self.weights) if stacking.mode == "level" else self.weights  # what products read
+        self.fallen = torch.zeros_like(self.weights) if stacking.mode == "threshold" else self.weights[:0]
+        self.table = torch.zeros((most, len(Column)), dtype=torch.int64, device=device)
         # Each step's begin at a multiple of 128 bytes, so that one compiled kernel does for all steps.
         self.limits = torch.zeros((steps, 32 * _cdiv(most, 32)), dtype=torch.int32, device=device)
         self.rates, self.thetas = (torch.zeros(most, device=device) for _ in range(2))
@@ -110,12 +96,12 @@ class StackedNet:
     def lay_out(self, count: int) -> None:
         """Every client's sub-model, from where the table says."""
         grid = (_cdiv(self.row, _SIZE), count)
-        if self.taking.mode == "threshold":
+        if self.stacking.mode == "threshold":
             self.thetas[:count].fill_(torch.inf)
             self.fallen[:count].zero_()
         kernels.lay_out[grid](
-            self.table, self.order, self.weights, self.levels, self.thetas.view(torch.int32), self.row, COLUMNS, _SIZE,
-            self.taking.mode,
+            self.table, self.order, self.weights, self.levels, self.thetas.view(torch.int32), self.row,
+            len(Column), _SIZE, self.stacking.mode,
         )  # fmt: skip
         self.losses[:count].zero_()
         self.damaged[:count].zero_()
@@ -124,8 +110,8 @@ class StackedNet:
         """Every client's values, to where the table says; the loss of a client whose values are damaged is NaN."""
         grid = (_cdiv(self.plan.size, _SIZE), count)
         kernels.take_out[grid](
-            self.table, self.inverse, self.weights, self.fallen, self.damaged, self.row, COLUMNS, _SIZE,
-            self.taking.mode,
+            self.table, self.inverse, self.weights, self.fallen, self.damaged, self.row,
+            len(Column), _SIZE, self.stacking.mode,
         )  # fmt: skip
         self.losses[:count].masked_fill_(self.damaged[:count] > 0, torch.nan)
 
@@ -133,9 +119,9 @@ class StackedNet:
         """Step `number` of `count` clients; inputs [client, sample · pixel · channel], targets [client, sample]."""
         limits = self.limits[number]
         layers = self.plan.layers
-        if self.taking.narrow and (number == 0 or self.taking.mode == "level"):
+        if self.stacking.narrow and (number == 0 or self.stacking.mode == "level"):
             self._find_ranges(limits, count)
-        if self.taking.mode == "level":
+        if self.stacking.mode == "level":
             grid = (_cdiv(self.row, _SIZE), count)
             kernels.select[grid](self.weights, self.levels, limits, self.alive, self.row, _SIZE)
         values = [inputs, *self.outputs]
@@ -171,7 +157,7 @@ class StackedNet:
             self.row, layer.weight_at, layer.bias_at, inputs.stride(0), self.outputs[i].stride(0),
             rows, layer.height, layer.width, layer.inputs, layer.out_height, layer.out_width, layer.outputs,
             layer.padding, layer.kernel, tiles.rows, tiles.columns, tiles.depth, _flat(layer),
-            layer.inputs % tiles.depth == 0, layer.pool, self.taking.narrow, self.precision, **_launch(tiles),
+            layer.inputs % tiles.depth == 0, layer.pool, self.stacking.narrow, self.precision, **_launch(tiles),
         )  # fmt: skip
 
     def _conv_backward(self, i: int, layer: Conv, inputs: Tensor, count: int) -> None:
@@ -185,7 +171,7 @@ class StackedNet:
             inputs.stride(0), self.slopes[i - 1].stride(0), rows, layer.height, layer.width, layer.inputs,
             layer.out_height, layer.out_width, layer.outputs, layer.padding, layer.kernel, tiles.rows, tiles.columns,
             tiles.depth, layer.outputs % tiles.depth == 0, isinstance(before, Conv) and before.pool,
-            self.taking.narrow, self.precision, **_launch(tiles),
+            self.stacking.narrow, self.precision, **_launch(tiles),
         )  # fmt: skip
 
     def _conv_step(self, i: int, layer: Conv, inputs: Tensor, limits: Tensor, count: int) -> None:
@@ -194,19 +180,19 @@ class StackedNet:
         share, splits = self.shares[i]
         span = _span(layer)
         grid = (_cdiv(layer.outputs, tiles.rows), _columns(layer, tiles), count * splits)
-        taking = self.taking
+        stacking = self.stacking
         kernels.conv_step[grid](
             inputs, self.slopes[i], self.weights, self.levels, self.fallen, limits, self.thetas, *self._ranges(i),
             self.rates, self.parts, self.row, layer.weight_at, layer.bias_at, inputs.stride(0),
             self.slopes[i].stride(0), rows, layer.height, layer.width, layer.inputs, layer.out_height,
             layer.out_width, layer.outputs, layer.padding, share, splits, span, layer.kernel, tiles.rows,
-            tiles.columns, tiles.depth, _flat(layer), self._apart(splits), taking.mode, taking.derivative,
-            taking.narrow, self.precision, **_launch(tiles),
+            tiles.columns, tiles.depth, _flat(layer), self._apart(splits), stacking.mode, stacking.derivative,
+            stacking.narrow, self.precision, **_launch(tiles),
         )  # fmt: skip
         if self._apart(splits):
             kernels.reduce_step[(_cdiv(span, 256), count)](
                 self.parts, self.weights, self.levels, self.fallen, limits, self.thetas, self.rates, self.row,
-                layer.weight_at, splits, span, taking.mode, taking.derivative, 256,
+                layer.weight_at, splits, span, stacking.mode, stacking.derivative, 256,
             )  # fmt: skip
 
     def _linear_forward(self, i: int, layer: Linear, inputs: Tensor, count: int) -> None:
@@ -227,7 +213,7 @@ class StackedNet:
             self.slopes[i], inputs, self.codes[i - 1], behind, self.weights, self.alive, self.levels, self.fallen,
             limits, self.thetas, self.rates, self.row, layer.weight_at, layer.bias_at, self.slopes[i].stride(0),
             inputs.stride(0), behind.stride(0), self.batch, layer.inputs, layer.outputs, width, before.outputs,
-            tiles.rows, tiles.depth, tiles.columns, first, pooled, self.taking.mode, self.taking.derivative,
+            tiles.rows, tiles.depth, tiles.columns, first, pooled, self.stacking.mode, self.stacking.derivative,
             self.precision, **_launch(tiles),
         )  # fmt: skip
 
@@ -235,10 +221,10 @@ class StackedNet:
         outputs, slopes, classes = self.outputs[-1], self.slopes[-1], self.plan.classes
         kernels.loss_slopes[(count,)](
             outputs, targets, self.table, slopes, self.losses, outputs.stride(0), targets.stride(0), self.batch,
-            classes, 1 / self.steps, COLUMNS, _power(self.batch), _power(classes), self.binary, self.absent,
+            classes, 1 / self.steps, len(Column), _power(self.batch), _power(classes), self.binary, self.absent,
         )  # fmt: skip
 
-    def tiles(self, what: Literal["forward", "backward", "step"], layer: Conv | Linear) -> Tiles:
+    def tiles(self, what: Literal["forward", "backward", "step"], layer: Conv | Linear) -> _Tiles:
         """How a layer's products are cut up: what was fastest on an H200 for layers of this size.
 
         Two warps keep a product on the older tensor instructions, which take TF32 operands that lie crosswise; in
@@ -246,23 +232,23 @@ class StackedNet:
         """
         if self.precision == "ieee":  # without tensor cores; large tiles take long to compile
             rows = _power(self.batch) if isinstance(layer, Linear) else 32
-            return Tiles(rows=rows, columns=32, depth=16, stages=2)
-        if isinstance(layer, Linear) and what == "step" and self.taking.mode == "threshold":
+            return _Tiles(rows=rows, columns=32, depth=16, stages=2)
+        if isinstance(layer, Linear) and what == "step" and self.stacking.mode == "threshold":
             # Two more vectors are at hand in its steps: with larger tiles registers do not suffice.
-            return Tiles(rows=_power(self.batch), columns=32, depth=32)
+            return _Tiles(rows=_power(self.batch), columns=32, depth=32)
         if isinstance(layer, Linear):
             return _linear_tiles(what, layer, _power(self.batch))
         if what == "step":
             return _step_tiles(layer, self.batch)
         if what == "backward":
             if self.batch * layer.height * layer.width <= 128:
-                return Tiles(rows=32, columns=min(64, _power(layer.inputs)), depth=64, warps=4, stages=4)
-            return Tiles(rows=64, columns=min(64, _power(layer.inputs)), depth=32, warps=2, stages=3)
+                return _Tiles(rows=32, columns=min(64, _power(layer.inputs)), depth=64, warps=4, stages=4)
+            return _Tiles(rows=64, columns=min(64, _power(layer.inputs)), depth=32, warps=2, stages=3)
         if _flat(layer):
-            return Tiles(rows=128, columns=min(64, _power(layer.outputs)), depth=32)
+            return _Tiles(rows=128, columns=min(64, _power(layer.outputs)), depth=32)
         if self.batch * layer.out_height * layer.out_width <= 128:
-            return Tiles(rows=64, columns=min(64, _power(layer.outputs)), depth=64)
-        return Tiles(rows=64, columns=min(128, _power(layer.outputs)), depth=32)
+            return _Tiles(rows=64, columns=min(64, _power(layer.outputs)), depth=64)
+        return _Tiles(rows=64, columns=min(128, _power(layer.outputs)), depth=32)
 
     def _share(self, layer: Conv | Linear) -> tuple[int, int]:
         """Rows per part of a weight gradient, and the number of parts."""
@@ -277,7 +263,7 @@ class StackedNet:
 
     def _apart(self, splits: int) -> bool:
         """Whether a convolution's gradient and its step are two kernels: registers do not suffice for thresholds."""
-        return splits > 1 or self.taking.mode == "threshold"
+        return splits > 1 or self.stacking.mode == "threshold"
 
     def _ranges(self, i: int) -> tuple[Tensor, Tensor, int]:
         """Of the channels before and behind convolution `i`, and how far first and last lie apart."""
@@ -287,27 +273,27 @@ class StackedNet:
         return torch.zeros((self.most, self.batch * numbers), device=self.device)
 
 
-def _linear_tiles(what: str, layer: Linear, samples: int) -> Tiles:
+def _linear_tiles(what: str, layer: Linear, samples: int) -> _Tiles:
     if what == "forward" and layer.inputs * layer.outputs >= 1 << 20:
-        return Tiles(rows=samples, columns=32, depth=128, warps=2)
+        return _Tiles(rows=samples, columns=32, depth=128, warps=2)
     if what == "forward":
-        return Tiles(rows=samples, columns=16, depth=128)
+        return _Tiles(rows=samples, columns=16, depth=128)
     if layer.outputs <= 64:
-        return Tiles(rows=samples, columns=64, depth=32)
-    return Tiles(rows=samples, columns=32, depth=64, warps=2)
+        return _Tiles(rows=samples, columns=64, depth=32)
+    return _Tiles(rows=samples, columns=32, depth=64, warps=2)
 
 
-def _step_tiles(layer: Conv, batch: int) -> Tiles:
+def _step_tiles(layer: Conv, batch: int) -> _Tiles:
     """Rows are outputs, columns are inputs, and the depth is samples' pixels."""
     if _flat(layer):
-        return Tiles(rows=32, columns=32, depth=32)
+        return _Tiles(rows=32, columns=32, depth=32)
     if layer.inputs <= 32:
-        return Tiles(rows=64, columns=32, depth=128, warps=2)
+        return _Tiles(rows=64, columns=32, depth=128, warps=2)
     if layer.inputs <= 64:
-        return Tiles(rows=128, columns=64, depth=32, warps=2)
+        return _Tiles(rows=128, columns=64, depth=32, warps=2)
     if batch * layer.out_height * layer.out_width <= 128:
-        return Tiles(rows=64, columns=64, depth=16, warps=2, stages=4)
-    return Tiles(rows=64, columns=128, depth=32, warps=2)
+        return _Tiles(rows=64, columns=64, depth=16, warps=2, stages=4)
+    return _Tiles(rows=64, columns=128, depth=32, warps=2)
 
 
 def _span(layer: Conv | Linear) -> int:
@@ -320,13 +306,13 @@ def _flat(layer: Conv) -> bool:
     return layer.inputs < 16
 
 
-def _columns(layer: Conv, tiles: Tiles) -> int:
+def _columns(layer: Conv, tiles: _Tiles) -> int:
     if _flat(layer):
         return _cdiv(layer.depth, tiles.columns)
     return layer.kernel * layer.kernel * _cdiv(layer.inputs, tiles.columns)
 
 
-def _launch(tiles: Tiles) -> dict[str, Any]:
+def _launch(tiles: _Tiles) -> dict[str, Any]:
     return {"num_warps": tiles.warps, "num_stages": tiles.stages}
 
 

@@ -2,9 +2,10 @@
 
 In a stack's row of weights each tensor begins at a multiple of 16 numbers, a convolution's weight lies channels last,
 and so do the columns of the linear layer behind it: activations keep one order from end to end. Read next:
-`stacked_net.py`, which computes by the plan.
+`net.py`, which computes by the plan.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout, TensorPlace
-from fedgmr.training.plain.chains import halves
+from fedgmr.training.chains import Chain
 
 _ALIGNED = 16
 _MOST_SAMPLES = 64  # of a mini-batch: linear layers hold all of them at once
@@ -77,6 +78,16 @@ class StackPlan:
     order: Tensor  # int32 [row]: coordinates, -1 between tensors
     size: int  # of the model's vector
 
+    @classmethod
+    def of(cls, model: nn.Module, layout: Layout, shape: torch.Size, batch: int) -> "StackPlan | None":
+        """Plan a model on inputs of `shape` (one sample, prepared); None where it cannot be stacked."""
+        chain = Chain.of(model)
+        if chain is None or layout.buffers or layout.dtype != torch.float32 or batch > _MOST_SAMPLES:
+            return None
+        if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+            return None
+        return _Planner(layout).plan(chain.layers, shape)
+
     @cached_property
     def inverse(self) -> Tensor:
         """Int32 [size]: where each coordinate lies in a row."""
@@ -91,34 +102,6 @@ class StackPlan:
         return self.layers[-1].outputs
 
 
-def plan_stack(model: nn.Module, layout: Layout, shape: torch.Size, batch: int) -> StackPlan | None:
-    """The plan for a model on inputs of `shape` (one sample, prepared); None where it cannot be stacked."""
-    steps = _steps(model)
-    if steps is None or layout.buffers or layout.dtype != torch.float32 or batch > _MOST_SAMPLES:
-        return None
-    return _Planner(layout).plan(steps, shape)
-
-
-def _steps(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
-    """The named layers of a plain chain, nested ones in line; None for another module."""
-    if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
-        return None
-    if module._forward_hooks or module._forward_pre_hooks:
-        return None
-    steps: list[tuple[str, nn.Module]] = []
-    for name, child in module.named_children():
-        if isinstance(child, nn.Sequential):
-            inner = _steps(child)
-            if inner is None:
-                return None
-            steps += [(f"{name}.{rest}", layer) for rest, layer in inner]
-        elif child._forward_hooks or child._forward_pre_hooks:
-            return None
-        else:
-            steps.append((name, child))
-    return steps
-
-
 class _Planner:
     def __init__(self, layout: Layout) -> None:
         self.places = {place.name: place for place in layout.parameters}
@@ -127,7 +110,7 @@ class _Planner:
         self.parts: list[Tensor] = []
         self.length = 0
 
-    def plan(self, steps: list[tuple[str, nn.Module]], shape: torch.Size) -> StackPlan | None:
+    def plan(self, steps: Sequence[tuple[str, nn.Module]], shape: torch.Size) -> StackPlan | None:
         kinds = [type(layer) for _, layer in steps]
         flat = len(shape) == 1
         pixels = None if flat else tuple(shape)  # channels, height, width
@@ -138,7 +121,7 @@ class _Planner:
             name, layer = steps[at]
             rest = kinds[at + 1 : at + 3]
             if isinstance(layer, nn.Conv2d) and pixels is not None and rest[:1] == [nn.ReLU]:
-                pool = rest[1:] == [nn.MaxPool2d] and halves(steps[at + 2][1])
+                pool = rest[1:] == [nn.MaxPool2d] and Chain.halves(steps[at + 2][1])
                 pixels = self._conv(name, layer, pixels, pool=pool)
                 if pixels is None:
                     return None

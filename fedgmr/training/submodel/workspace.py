@@ -1,9 +1,8 @@
-"""A client's workplace: sub-models laid out in modules, ready for SGD.
+"""A client's workspace: one task at a time, its sub-models laid out in modules and read back.
 
-A bench holds one task at a time. `run(level)` lays out the sub-model of that level with the client's current
-values; asking for another level first takes the trained values back. `MaskedBench` uses one full-size module in
-which the coordinates outside the sub-model are zero; `slicing.py` and `sliced_bench.py` use physically small
-modules. Read next: `rules.py`, what is done on it.
+`open(level)` lays out the sub-model of that level with the client's current values; opening another level first takes
+the trained values back. Which coordinates lie where is a cut, made once per level map and level. Read next: `cut.py`;
+`fedgmr/training/rules.py`, what a client does with a sub-model.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,32 +14,62 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask
-from fedgmr.submodels.layout import Layout, TensorPlace
-from fedgmr.training.dropping import Dropping
+from fedgmr.submodels.layout import TensorPlace
 from fedgmr.training.optimizers import SGD, Descent, Optimizer
+from fedgmr.training.submodel.cut import BitMask, Cut, Cutter
+from fedgmr.training.submodel.flat_module import FlatModule
+from fedgmr.training.thresholds import Dropping
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+_MAPS = 2  # tasks of the previous level map are still in flight when a new map is made
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LocalRun:
-    """One sub-model in a module; its parameters alias `flat`."""
+class SubModel:
+    """One sub-model in a module, ready for training; its parameters are views of `flat`."""
 
-    level: int
-    module: nn.Module
-    parameters: list[Tensor]
-    places: Sequence[TensorPlace]  # of the full model, one per parameter
-    flat: Tensor
-    outside: Tensor | None  # bool, the coordinates of `flat` that stay zero; None where all of it is trained
+    cut: Cut
     learning_rate: float | Tensor
     loss: Loss
-    coordinates: Tensor | None = None  # where `flat` lies in the full vector; None where it is the full vector
-    descent: Descent = SGD()
+    descent: Descent
+    outside: Tensor | None  # bool, the entries of `flat` that stay zero; None where all of it is trained
+    mask: BitMask | None = None  # the same as bits, on a CPU
+    rates: Sequence[Tensor] | None = None  # per parameter: the rate inside, zero outside, so SGD needs no mask
     dropping: Dropping = Dropping()
+
+    @property
+    def level(self) -> int:
+        """The level of the sub-model."""
+        return self.cut.level
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that computes with the sub-model."""
+        return self.cut.module.module
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The parameters, in the order of `places`."""
+        return self.cut.module.parameters
+
+    @property
+    def places(self) -> Sequence[TensorPlace]:
+        """Where each parameter lies in `flat`."""
+        return self.cut.module.layout.parameters
+
+    @property
+    def flat(self) -> Tensor:
+        """All parameters as one vector."""
+        return self.cut.module.flat
+
+    @property
+    def coordinates(self) -> Tensor | None:
+        """Where the entries of `flat` lie in the full vector; None where it is the full vector."""
+        return self.cut.coordinates
 
     @cached_property
     def notes(self) -> dict[str, Any]:
-        """What a rule finds out in its first step and uses again in the others."""
+        """Findings of a rule's first step that its other steps use again."""
         return {}
 
     @cached_property
@@ -48,176 +77,128 @@ class LocalRun:
         """The parameters as they were when first asked for; a rule that needs them asks before its first step."""
         return [parameter.detach().clone() for parameter in self.parameters]
 
-    @property
+    @cached_property
     def masks(self) -> Sequence[Tensor | None]:
-        """For each parameter what lies outside the sub-model, in its shape; None where nothing does."""
-        if self.outside is None:
-            return [None] * len(self.places)
-        return [self.outside[place.start : place.stop].view(place.shape) for place in self.places]
+        """For each parameter the entries outside the sub-model (bool, in its shape); None where there are none."""
+        return [None] * len(self.places) if self.outside is None else self.cut.module.views(self.outside)
 
     def loss_on(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of the sub-model on a mini-batch."""
+        """Compute the loss of the sub-model on a mini-batch."""
         return self.loss(self.module(inputs), targets)
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Gradients of `loss`, one per parameter; zero where the loss does not depend on it."""
+        """Compute the gradients of `loss`, one per parameter; zero where the loss does not depend on it."""
         return list(torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True))
 
     def descend(self, gradients: Sequence[Tensor]) -> None:
-        """One step of the task's optimiser within the sub-model."""
+        """Do one step of the task's optimiser within the sub-model."""
         with torch.no_grad():
             self.descent.step(self, gradients)
-            if self.outside is not None:
+            if self.mask is not None:
+                self.mask.apply(self.flat)
+            elif self.outside is not None:
                 self.flat.masked_fill_(self.outside, 0)
 
 
-class Desk:
-    """A module in training whose parameters and buffers are two flat vectors."""
-
-    def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
-        """Takes `module` over: its tensors become aliases of the desk's vectors."""
-        self.module, self.layout = module.to(device).train(), layout
-        self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
-        self.buffers = torch.zeros(layout.buffer_size, dtype=layout.dtype, device=device)
-        layout.bind(module, self.flat, self.buffers)
-        named = dict(module.named_parameters())
-        self.parameters: list[Tensor] = [named[place.name] for place in layout.parameters]
-        travelling = {place.name for place in layout.buffers}
-        self._others = [(b, b.clone()) for name, b in module.named_buffers() if name not in travelling]
-
-    def reset(self) -> None:
-        """Buffers outside the layout (batch counters, caches) as the model made them: no task leaves a trace."""
-        for buffer, initial in self._others:
-            buffer.copy_(initial)
-
-
-class Bench:
-    """Where a task is worked on; what is left open is how a sub-model lies on a desk."""
+class Workspace:
+    """The modules in which one task at a time is trained."""
 
     task: ClientTask
-    _loss: Loss
-    _descent: Descent
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer = optimizer
-        self._open: LocalRun | None = None
-        self._state: Tensor | None = None  # all the client's values; None while one level was enough
+    def __init__(self, cutter: Cutter, optimizer: Optimizer | None = None) -> None:
+        """`cutter` makes the cuts; plain SGD unless an optimiser is given."""
+        self.cutter, self.optimizer = cutter, optimizer or SGD()
+        self._cuts: dict[int, dict[int, Cut]] = {}  # by map version and level, the version used last at the end
+        self._mask: tuple[Cut, BitMask] | None = None  # of one cut at a time: it has four bytes a coordinate
+        self._opened: SubModel | None = None
+        self._state: Tensor | None = None  # all of the client's values; None while one level was enough
+        self._used: set[nn.Module] = set()  # modules that the task has opened
+        self._loss: Loss
+        self._descent: Descent
+        self._buffers: Tensor
 
     def begin(self, task: ClientTask, loss: Loss) -> None:
         """Take up a task with the client's loss."""
         self.task, self._loss, self._descent = task, loss, self.optimizer.begin(task.model)
-        self._open = self._state = None
+        self._buffers = task.buffers.clone() if len(task.buffers) else task.buffers
+        self._opened = self._state = None
+        self._used.clear()
 
-    def run(self, level: int | None = None) -> LocalRun:
-        """The sub-model of `level` (the task's own by default) with the client's current values."""
+    def open(self, level: int | None = None) -> SubModel:
+        """Lay out the sub-model of `level` (the task's own by default) with the client's current values."""
         level = self.task.level if level is None else level
-        if self._open is None or self._open.level != level:
+        if self._opened is None or self._opened.level != level:
             self._take_back()
-            desk, outside = self._lay_out(level, self.task.model if self._state is None else self._state)
-            self._open = self._opened(level, desk, outside)
-        return self._open
+            cut = self.cut(level)
+            mask = self._bit_mask(cut)
+            cut.lay_out(self.task.model if self._state is None else self._state, mask)
+            if len(cut.module.buffers):
+                cut.module.buffers.copy_(self._buffers if cut.statistics is None else self._buffers[cut.statistics])
+            if cut.module.module not in self._used:
+                self._used.add(cut.module.module)
+                self._reset(cut.module)
+            self._opened = self._submodel(cut, mask)
+        return self._opened
 
     def finish(self, *, natural: bool = False) -> tuple[Tensor, Tensor]:
-        """The task's trained values in level order, whatever level was trained last, and the model's buffers.
+        """Return the task's trained values in level order, whichever level was trained last, and the buffers.
 
         With `natural` the values of a whole model are in natural order instead.
         """
-        run = self.run() if self._open is None else self._open
+        opened = self.open() if self._opened is None else self._opened
         natural = natural and self.task.levels.whole(self.task.level)
-        if self._state is None and run.level == self.task.level and not natural:
-            return self._values(run), self._statistics(run)
+        if self._state is None and opened.level == self.task.level:
+            self._keep_statistics(opened.cut)
+            return opened.cut.whole_model() if natural else opened.cut.values(), self._buffers
         self._take_back()
         assert self._state is not None
-        values = self._state if natural else self.task.levels.pack(self._state, self.task.level)
-        return values, self._statistics(run)
+        return self._state if natural else self.task.levels.pack(self._state, self.task.level), self._buffers
 
-    def _take_back(self) -> None:
-        if self._open is not None:
-            if self._state is None:  # of a whole model every value is put back
-                whole = self.task.levels.whole(self._open.level)
-                self._state = torch.empty_like(self.task.model) if whole else self.task.model.clone()
-            self._put_back(self._open, self._state)
+    def cut(self, level: int) -> Cut:
+        """Find or make the cut of a level of the task's map."""
+        version = self.task.map_version
+        cuts = self._cuts.pop(version, {})
+        self._cuts[version] = cuts
+        if len(self._cuts) > _MAPS:
+            del self._cuts[next(iter(self._cuts))]
+        if level not in cuts:
+            cuts[level] = self.cutter.cut(self.task.levels, level)
+        return cuts[level]
 
-    def _opened(self, level: int, desk: Desk, outside: Tensor | None) -> LocalRun:
-        """The run on a desk that has just been laid out."""
-        return LocalRun(
-            level=level,
-            module=desk.module,
-            parameters=desk.parameters,
-            places=desk.layout.parameters,
-            flat=desk.flat,
-            outside=outside,
+    def _submodel(self, cut: Cut, mask: BitMask | None) -> SubModel:
+        return SubModel(
+            cut=cut,
             learning_rate=self.task.learning_rate,
             loss=self._loss,
-            coordinates=self._coordinates(level),
             descent=self._descent,
+            outside=cut.outside,
+            mask=mask,
         )
 
-    def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
-        """A desk with the sub-model of `level` out of the full vector `source`, and what lies outside it there."""
-        raise NotImplementedError
+    def _reset(self, module: FlatModule) -> None:
+        module.reset()
 
-    def _coordinates(self, level: int) -> Tensor | None:
-        """Where a desk's vector lies in the full one; None: it is the full one."""
-        return None
-
-    def _put_back(self, run: LocalRun, state: Tensor) -> None:
-        """Write the run's values into the full vector `state`."""
-        raise NotImplementedError
-
-    def _values(self, run: LocalRun) -> Tensor:
-        """The run's values in level order."""
-        raise NotImplementedError
-
-    def _statistics(self, run: LocalRun) -> Tensor:
-        """The model's buffers after the last run."""
-        raise NotImplementedError
-
-
-class MaskedBench(Bench):
-    """One full-size module; a sub-model is the full model with zeros outside."""
-
-    def __init__(
-        self, module: nn.Module, layout: Layout, device: torch.device, optimizer: Optimizer | None = None
-    ) -> None:
-        """Takes `module` over; plain SGD unless an optimiser is given."""
-        super().__init__(optimizer or SGD())
-        self.desk = Desk(module, layout, device)
-        self._outside: dict[int, Tensor] = {}
-        self._outside_version = -1
-
-    def begin(self, task: ClientTask, loss: Loss) -> None:
-        """Take up a task with the client's loss."""
-        super().begin(task, loss)
-        self.desk.buffers.copy_(task.buffers)
-        self.desk.reset()
-
-    def _lay_out(self, level: int, source: Tensor) -> tuple[Desk, Tensor | None]:
-        self.desk.flat.copy_(source)
-        outside = self._outside_of(level)
-        if outside is not None:
-            self.desk.flat.masked_fill_(outside, 0)
-        return self.desk, outside
-
-    def _put_back(self, run: LocalRun, state: Tensor) -> None:
-        if run.outside is None:
-            state.copy_(run.flat)
-        else:
-            torch.where(run.outside, state, run.flat, out=state)
-
-    def _values(self, run: LocalRun) -> Tensor:
-        return self.task.levels.pack(run.flat, run.level)
-
-    def _statistics(self, run: LocalRun) -> Tensor:
-        return self.desk.buffers.clone()
-
-    def _outside_of(self, level: int) -> Tensor | None:
-        levels = self.task.levels
-        if levels.sizes[level] == len(levels):
+    def _bit_mask(self, cut: Cut) -> BitMask | None:
+        if cut.outside is None or cut.outside.device.type != "cpu":
             return None
-        if self.task.map_version != self._outside_version:
-            self._outside.clear()
-            self._outside_version = self.task.map_version
-        if level not in self._outside:
-            self._outside[level] = levels.levels > level
-        return self._outside[level]
+        if self._mask is None or self._mask[0] is not cut:
+            self._mask = cut, BitMask(cut.outside, cut.module.flat)
+        return self._mask[1]
+
+    def _take_back(self) -> None:
+        if self._opened is None:
+            return
+        cut = self._opened.cut
+        if self._state is None:  # of a whole model every value is put back
+            whole = self.task.levels.whole(cut.level)
+            self._state = torch.empty_like(self.task.model) if whole else self.task.model.clone()
+        cut.put_back(self._state)
+        self._keep_statistics(cut)
+
+    def _keep_statistics(self, cut: Cut) -> None:
+        if not len(cut.module.buffers):
+            return
+        if cut.statistics is None:
+            self._buffers.copy_(cut.module.buffers)
+        else:
+            self._buffers[cut.statistics] = cut.module.buffers

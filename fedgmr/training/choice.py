@@ -1,0 +1,222 @@
+"""Which executor trains a run's tasks, and how sub-models are cut, decided on values: model, method, device.
+
+`auto` takes the fastest executor that can train this model with this method here. On a GPU that is `stacked`, then
+`graphed`, then `sequential`. On a CPU it is `threaded` where the operations of a step are too small for several
+threads, else `sequential`. Only this file knows all executors. Read next: `executor.py`, the protocol.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedgmr.submodels.channels.plan import ChannelPlan
+from fedgmr.submodels.layout import Layout, lies_channels_last
+from fedgmr.submodels.levels import Ladder
+from fedgmr.tasks.partition import Indices, SampleOrder
+from fedgmr.tasks.task import Task
+from fedgmr.training.execution import TRITON, ExecutionSettings
+from fedgmr.training.executor import Executor
+from fedgmr.training.graphed.executor import GraphedExecutor
+from fedgmr.training.graphed.fused import fuse
+from fedgmr.training.graphed.memory import StaticWorkspace
+from fedgmr.training.plain.dropout import OwnDropout
+from fedgmr.training.plain.sequential import SequentialExecutor
+from fedgmr.training.plain.threaded import ThreadedExecutor
+from fedgmr.training.rules import LocalRule
+from fedgmr.training.schedules import TrainingSettings
+from fedgmr.training.sparse.break_even import ASSUMED, LayerWork
+from fedgmr.training.sparse.cut import SparseCutter
+from fedgmr.training.stacked.executor import StackedExecutor
+from fedgmr.training.submodel.cut import Cutter, MaskedCutter
+from fedgmr.training.submodel.flat_module import FlatModule
+from fedgmr.training.submodel.sliced_cut import SlicedCutter
+from fedgmr.training.submodel.workspace import Workspace
+from fedgmr.training.work import LocalWork
+
+# Multiplications of a mini-batch's forward pass per thread below which threads gain more by training a client each.
+_SMALL_SHARE = 2e8
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalTraining:
+    """Everything that the executors of a run are made of."""
+
+    task: Task  # on the run's device
+    layout: Layout
+    plan: ChannelPlan | None  # the model's channels; needed where sub-models are by width
+    ladder: Ladder  # the densities that the method really uses
+    by_width: bool  # sub-models are narrower networks, trained physically small
+    rolling: bool  # which channels they have changes from map to map
+    rule: LocalRule
+    settings: TrainingSettings
+    execution: ExecutionSettings
+    order: SampleOrder
+    seed: int
+    held_out: Sequence[Indices] | None = None  # each client's own validation samples, where clients report the metric
+
+    @property
+    def work(self) -> LocalWork:
+        """The work of the run's tasks."""
+        return LocalWork(
+            task=self.task,
+            order=self.order,
+            rule=self.rule,
+            steps=self.settings.steps,
+            seed=self.seed,
+            held_out=self.held_out,
+            execution=self.execution,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tasks are trained."""
+        return self.task.train[0].device
+
+    def chosen(self) -> tuple[ExecutionSettings, Executor]:
+        """The executor that the settings name, and the settings with everything `auto` written out."""
+        wanted = self.execution.executor
+        if wanted == "auto":
+            wanted = self._on_gpu() if self.device.type == "cuda" else self._on_cpu()
+        execution = replace(self.execution, executor=wanted, sparse=self._sparse_density())
+        settled = replace(self, execution=execution)
+        if wanted == "sequential":
+            return execution, settled.sequential(natural=True)
+        if wanted == "threaded":
+            return execution, settled.threaded()
+        return execution, settled.graphed() if wanted == "graphed" else settled.stacked()
+
+    def sequential(self, *, natural: bool = False, draws: torch.Generator | None = None) -> SequentialExecutor:
+        """One task after the other; `natural`: whole models are handed over in natural order."""
+        return SequentialExecutor(self.work, self.workspace(draws), natural=natural, draws=draws)
+
+    def threaded(self) -> ThreadedExecutor:
+        """A task per thread of a CPU."""
+        if self.device.type != "cpu":
+            raise ValueError(
+                f"execution.executor is threaded, which is for a CPU (here: {self.device.type}): "
+                "set execution.executor to graphed or auto."
+            )
+        return ThreadedExecutor(lambda: self.sequential(natural=True, draws=torch.Generator()), torch.get_num_threads())
+
+    def graphed(self) -> GraphedExecutor:
+        """Tasks side by side in CUDA graphs."""
+        if self.device.type != "cuda" or not self.rule.capturable(self.settings.optimizer):
+            raise ValueError(
+                f"execution.executor is graphed, which needs a CUDA device (here: {self.device.type}), and for ordered "
+                "dropout plain SGD without distillation: set execution.executor to sequential or auto."
+            )
+        return GraphedExecutor(self.work, self.static_workspace, slots=self.execution.slots)
+
+    def stacked(self) -> StackedExecutor:
+        """Tasks side by side in the same kernels."""
+        plan = None
+        if self.device.type == "cuda":
+            plan = StackedExecutor.plan_for(self.work, self._model(), self.layout, self.settings.optimizer)
+        if plan is None:
+            raise ValueError(
+                "execution.executor is stacked, which needs a CUDA device, Triton, a chain of convolutions, ReLU, 2 x "
+                "2 maxima and linear layers in float32, and plain SGD: set execution.executor to graphed or auto."
+            )
+        return StackedExecutor(self.work, plan, most=self.execution.slots)
+
+    def workspace(self, draws: torch.Generator | None = None) -> Workspace:
+        """A workspace for the plain loop; on a CPU dropout draws from `draws`, None: PyTorch's own generator."""
+        model, optimizer = self._model(), self.settings.optimizer
+        if self.device.type == "cpu":
+            OwnDropout.install(model, torch.default_generator if draws is None else draws)
+        if self.by_width:
+            return Workspace(self._sliced(model), optimizer)
+        if self.device.type != "cpu":
+            return Workspace(MaskedCutter(FlatModule(model, self.layout, self.device)), optimizer)
+        density = ASSUMED if self.execution.sparse == "auto" else self.execution.sparse
+        cutter = SparseCutter(model, self.layout, density=density, smallest=self.execution.sparse_from)
+        return Workspace(cutter, optimizer)
+
+    def static_workspace(self) -> StaticWorkspace:
+        """A workspace whose memory stays where it is."""
+        optimizer, model = self.settings.optimizer, self._model()
+        fused = TRITON and optimizer.plain and self.layout.dtype == torch.float32  # the kernels compute in float32
+        spatial = any(len(place.shape) == 4 for place in self.layout.parameters)
+        lying = optimizer.plain and spatial and (fused or lies_channels_last(self.layout))
+        cutter: Cutter
+        if self.by_width:
+            cutter = self._sliced(model, channels_last=lying, fused=fused)
+        else:
+            module = FlatModule(fuse(model) if fused else model, self.layout, self.device, channels_last=lying)
+            cutter = MaskedCutter(module)
+        return StaticWorkspace(cutter, optimizer, needs_mask=self.rule.needs_mask, fused=fused)
+
+    def _model(self) -> nn.Module:
+        return self.task.initial_model(self.seed)
+
+    def _sliced(self, model: nn.Module, *, channels_last: bool = False, fused: bool = False) -> SlicedCutter:
+        frozen = any(not parameter.requires_grad for parameter in model.parameters())
+        if self.rolling and (frozen or (self.layout.buffers and self.rule.tracks_statistics)):
+            raise ValueError(
+                "method.ranking is rolling_window and the model has frozen parameters or running statistics, which "
+                "do not roll: use width_prefix, or local: {kind: width_sgd, norm: batch}."
+            )
+        assert self.plan is not None
+        return SlicedCutter(
+            model,
+            self.layout,
+            self.plan,
+            self.ladder,
+            self.device,
+            scaler=self.rule.scaler,
+            per_width=self.rule.per_width,
+            channels_last=channels_last,
+            prepare=fuse if fused else None,
+        )
+
+    def _on_gpu(self) -> Literal["sequential", "graphed", "stacked"]:
+        work, optimizer = self.work, self.settings.optimizer
+        if StackedExecutor.plan_for(work, self._model(), self.layout, optimizer) is not None:
+            return "stacked"
+        possible = self.rule.capturable(optimizer) and GraphedExecutor.can_capture(work, self._model())
+        return "graphed" if possible else "sequential"
+
+    def _on_cpu(self) -> Literal["sequential", "threaded"]:
+        threads = torch.get_num_threads()
+        if threads == 1:
+            return "sequential"
+        model = OwnDropout.install(self._model(), torch.Generator()).train()
+        inputs = self.task.inputs(self.task.train[0][: self.settings.batch_size])
+        before = torch.default_generator.get_state()
+        with torch.random.fork_rng(devices=[]):
+            products = _products(model, inputs)
+            draws = not torch.equal(torch.default_generator.get_state(), before)
+        return "threaded" if products < _SMALL_SHARE * threads and not draws else "sequential"
+
+    def _sparse_density(self) -> float:
+        """The density up to which large linear layers are sparse; for `auto` the break-even point on this machine."""
+        execution = self.execution
+        if execution.sparse != "auto":
+            return execution.sparse
+        if self.device.type != "cpu" or self.by_width or min(self.ladder) == 1 or execution.autocast != "none":
+            return 0.0
+        model = self._model()
+        layers = SparseCutter.large_layers(model, self.layout, execution.sparse_from)
+        inputs = self.task.inputs(self.task.train[0][: self.settings.batch_size])
+        largest = LayerWork.observe(model, layers, inputs) if layers else None
+        return 0.0 if largest is None else largest.break_even(steps=self.settings.steps, dtype=self.layout.dtype)
+
+
+@torch.no_grad()
+def _products(model: nn.Module, inputs: Tensor) -> int:
+    """Count the multiplications of the convolutions and linear layers in a forward pass."""
+    found = 0
+
+    def count(layer: nn.Module, given: tuple[Tensor, ...], outputs: Tensor) -> None:
+        nonlocal found
+        assert isinstance(layer.weight, Tensor)
+        found += outputs.numel() * layer.weight[0].numel()
+
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
+            layer.register_forward_hook(count)
+    model(inputs)
+    return found

@@ -1,0 +1,68 @@
+"""The sequential executor: one task after the other in a plain loop, the oracle every faster executor must agree with.
+
+Read next: `fedgmr/training/submodel/workspace.py`, where a task is trained; `threaded.py`, one such loop per thread.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from fedgmr.exchange import ClientTask, Update
+from fedgmr.training.rules import Batch
+from fedgmr.training.submodel.workspace import Workspace
+from fedgmr.training.work import LocalWork
+
+
+class SequentialExecutor:
+    """One task after the other in one workspace."""
+
+    ahead = False
+
+    def __init__(
+        self, work: LocalWork, workspace: Workspace, *, natural: bool = False, draws: torch.Generator | None = None
+    ) -> None:
+        """Make the executor.
+
+        Args:
+            work: the work of a task.
+            workspace: where it is done.
+            natural: whole models are handed over in natural order, to a server in the same process.
+            draws: the generator that the model draws from while it trains; None: PyTorch's own.
+        """
+        self.work, self.workspace, self.natural, self.draws = work, workspace, natural, draws
+
+    def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
+        """Return one update per task, in order."""
+        return [self._train(task) for task in tasks]
+
+    def _train(self, task: ClientTask) -> Update:
+        work, workspace = self.work, self.workspace
+        shared = self.draws is None  # then others may draw from PyTorch's generator, too
+        formats = work.execution.number_formats(work.device, training=True)
+        with torch.random.fork_rng(devices=[], enabled=shared), formats:
+            workspace.begin(task, work.loss_of(task.client))
+            report = None if work.held_out is None else work.report(task, workspace.open().module)
+            self._seed_draws(work.draw_seed(task))
+            drawn = work.drawn(task)
+            batches = torch.from_numpy(work.batches(task)).to(work.device)
+            inputs, targets = work.prepared(batches, None if drawn is None else torch.from_numpy(drawn))
+            losses = [
+                work.rule.step(workspace, Batch(inputs=inputs[step], targets=targets[step], level=level))
+                for step, level in enumerate(work.levels(task))
+            ]
+            values, buffers = workspace.finish(natural=self.natural)
+        loss = float(work.mean_loss(losses, values))
+        return work.update(task, values, buffers, loss, report, natural=self.natural)
+
+    def _seed_draws(self, seed: int) -> None:
+        """Seed the generator that dropout draws from, on this device alone.
+
+        `torch.manual_seed` also queues a call, with its stack, for every kind of device not in use: slow, and it
+        piles up.
+        """
+        if self.draws is not None:
+            self.draws.manual_seed(seed)
+        elif self.work.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        else:
+            torch.default_generator.manual_seed(seed)

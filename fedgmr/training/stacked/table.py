@@ -1,0 +1,76 @@
+"""The table of a stack: one row of numbers per task, brought to the device in one copy.
+
+A row has the columns below, then the level of each step, then the samples of each step. Tensors are named by their
+address; they live as long as the task and its update. Read next: `executor.py`, which fills it; `kernels.py`, which
+reads it.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedgmr.exchange import ClientTask
+from fedgmr.transfer import send
+
+
+class Column(IntEnum):
+    """The columns of a task's row."""
+
+    MODEL = 0  # address of the global model
+    LEVELS = 1  # address of the level map
+    LEVEL = 2  # of the task's sub-model
+    ORDER = 3  # address of the level order; 0 where the values are handed over in natural order
+    COUNT = 4  # how many values are handed over
+    VALUES = 5  # address of their place
+    ABSENT = 6  # address of the classes that the client does not have; 0 where the loss is not masked
+    RATE = 7  # learning rate, as a 64-bit float
+
+
+class TaskTable:
+    """The rows of up to `most` tasks, on the device."""
+
+    def __init__(self, most: int, steps: int, batch: int, device: torch.device) -> None:
+        self.steps = steps
+        self.rows = torch.zeros((most, len(Column) + steps + steps * batch), dtype=torch.int64, device=device)
+
+    def send(self, rows: Sequence[NDArray[np.int64]]) -> None:
+        """Bring the rows of the next tasks to the device."""
+        send(torch.from_numpy(np.stack(rows)), self.rows[: len(rows)])
+
+    def row(
+        self, task: ClientTask, values: Tensor, absent: Tensor | None, levels: Sequence[int], batches: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Write a task as numbers; its update goes to `values`."""
+        row = np.empty(self.rows.shape[1], np.int64)
+        order = None if task.levels.whole(task.level) else task.levels.order
+        row[Column.MODEL] = task.model.data_ptr()
+        row[Column.LEVELS] = task.levels.levels.data_ptr()
+        row[Column.LEVEL] = task.level
+        row[Column.ORDER] = 0 if order is None else order.data_ptr()
+        row[Column.COUNT] = len(values)
+        row[Column.VALUES] = values.data_ptr()
+        row[Column.ABSENT] = 0 if absent is None else absent.data_ptr()
+        row.view(np.float64)[Column.RATE] = task.learning_rate
+        row[len(Column) : len(Column) + self.steps] = levels
+        row[len(Column) + self.steps :] = batches.reshape(-1)
+        return row
+
+    def columns(self, count: int) -> Tensor:
+        """Int64 [count, columns]: the columns of the first rows."""
+        return self.rows[:count, : len(Column)]
+
+    def rates(self, count: int) -> Tensor:
+        """Float64 [count]: their learning rates."""
+        return self.rows.view(torch.float64)[:count, Column.RATE]
+
+    def levels(self, count: int) -> Tensor:
+        """Int64 [count, steps]: the level of each step."""
+        return self.rows[:count, len(Column) : len(Column) + self.steps]
+
+    def batches(self, count: int) -> Tensor:
+        """Int64 [count · steps, batch]: the samples of each step."""
+        return self.rows[:count, len(Column) + self.steps :].reshape(count * self.steps, -1)

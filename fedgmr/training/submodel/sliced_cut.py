@@ -1,0 +1,102 @@
+"""Sliced cuts: a client at a small width trains the physically small network, not a masked full one.
+
+There is one small module per level. Channels keep their order, so the small module's parameters are the kept
+coordinates in ascending order, whichever channels they are. HeteroFL's scaler sits behind the hidden layers of the
+small modules. Read next: `slicing.py`, which makes the modules.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fedgmr.submodels.channels.plan import ChannelPlan
+from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.levels import Ladder, LevelMap
+from fedgmr.submodels.widths import solve_widths
+from fedgmr.training.chains import Chain
+from fedgmr.training.submodel.cut import Cut
+from fedgmr.training.submodel.flat_module import FlatModule
+from fedgmr.training.submodel.slicing import kept_sets, scale_hidden, slice_module
+
+Prepare = Callable[[nn.Module], nn.Module]
+
+
+class SlicedCutter:
+    """Small modules for the width methods."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layout: Layout,
+        plan: ChannelPlan,
+        ladder: Ladder,
+        device: torch.device,
+        *,
+        scaler: bool | None = False,
+        per_width: bool = False,
+        channels_last: bool = False,
+        prepare: Prepare | None = None,
+    ) -> None:
+        """Slice `model` as its levels are asked for.
+
+        Args:
+            model: the whole model; stays as it is.
+            layout: of the whole model.
+            plan: its channels.
+            ladder: the densities.
+            device: where the small modules are.
+            scaler: divide hidden activations by the width in training; None: where the model has batch norm.
+            per_width: a client's buffers are one block per level, not one for all.
+            channels_last: convolution weights lie channels last.
+            prepare: changes a small module before it is used; parameters keep their names.
+        """
+        self.model, self.layout, self.plan, self.device = model.to(device), layout, plan, device
+        self.widths = solve_widths(plan, layout, ladder)
+        batch_norm = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+        self.scaled = batch_norm if scaler is None else scaler
+        self.per_width, self.channels_last, self.prepare = per_width, channels_last, prepare
+        self._modules: dict[int, tuple[FlatModule, Tensor]] = {}  # by level, with its entries of the client's buffers
+
+    def cut(self, levels: LevelMap, level: int) -> Cut:
+        """Make the cut of a level."""
+        module, entries = self._module(level)
+        kept = torch.nonzero(levels.levels <= level).view(-1)
+        coordinates = kept if module.order is None else kept.index_select(0, module.order)
+        return Cut(module=module, levels=levels, level=level, coordinates=coordinates, statistics=entries)
+
+    def key(self, level: int) -> int:
+        """Every level has a module of its own."""
+        return level
+
+    def _module(self, level: int) -> tuple[FlatModule, Tensor]:
+        if level not in self._modules:
+            width = self.widths[level]
+            kept = kept_sets(self.plan, width)
+            small = slice_module(self.model, self.plan, kept)
+            if self.scaled and width < 1:
+                scale_hidden(small, self.plan, 1 / width)
+            chain = Chain.of(small)
+            if chain is not None and self.device.type == "cpu":
+                chain.arrange_for_training()
+            layout = Layout.of(small)
+            prepared = small if self.prepare is None else self.prepare(small)
+            module = FlatModule(prepared, layout, self.device, channels_last=self.channels_last)
+            entries = self._buffer_entries(kept).to(self.device)
+            self._modules[level] = module, entries + (level * self.layout.buffer_size if self.per_width else 0)
+        return self._modules[level]
+
+    def _buffer_entries(self, kept: Mapping[int, Tensor]) -> Tensor:
+        """Find the entries of the full buffer vector that the small module has, in its order."""
+        entries = []
+        for place in self.layout.buffers:
+            chosen = torch.ones(place.shape, dtype=torch.bool)
+            for dim, axis in enumerate(self.plan.axes[place.name]):
+                if axis is not None:
+                    mask = torch.zeros(self.plan.groups[axis.group].size, dtype=torch.bool)
+                    mask[kept[axis.group]] = True
+                    along = [1] * len(place.shape)
+                    along[dim] = -1
+                    chosen &= axis.spread(mask).view(along)
+            entries.append(place.start + torch.nonzero(chosen.view(-1)).view(-1))
+        return torch.cat(entries) if entries else torch.empty(0, dtype=torch.int64)
