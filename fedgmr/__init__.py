@@ -9,7 +9,7 @@ from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
 from fedgmr.tasks import Task
-from fedgmr.training.settings import TrainingSettings
+from fedgmr.training.schedules import TrainingSettings
 from fedgmr.version import __version__
 
 __all__ = [

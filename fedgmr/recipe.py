@@ -24,7 +24,7 @@ from fedgmr.settings.text import apply_overrides, read_mapping
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.optimizers import SGD
-from fedgmr.training.settings import TrainingSettings
+from fedgmr.training.schedules import TrainingSettings
 
 SCHEMA_VERSION = 2
 _NAMED = ("method", "task", "fleet")  # sections for which a recipe may give the name alone

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from fedgmr.exchange import ClientProfile
 from fedgmr.experiments.dealing import deal
 from fedgmr.experiments.time_model import make_network, round_period
-from fedgmr.experiments.workshop import Workshop
 from fedgmr.federation import RecordedFleet
 from fedgmr.fleets.measurement import SIMULATED, Meter
 from fedgmr.fleets.rounding import RoundingExecutor
@@ -28,6 +27,7 @@ from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Task, named_task
+from fedgmr.training.choice import LocalTraining
 from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.wire import ValueType
 
@@ -119,24 +119,42 @@ def assemble(recipe: Recipe, task: Task) -> Assembly[SimulatedFleet]:
     task = limit_samples(task, recipe).to(usable_device(recipe.device))
     parts, held_out = deal(recipe, task, len(links))
     server, evaluator = make_server(recipe, task, parts)
-    workshop = Workshop(
-        recipe=recipe,
-        task=task,
-        layout=server.layout,
-        plan=server.plan,
-        order=SampleOrder(parts, seed=recipe.seed, batch_size=recipe.training.batch_size),
-        held_out=held_out,
-        device=task.train[0].device,
-    )
-    recipe, executor = workshop.chosen(server)
+    execution, executor = make_training(recipe, task, server.layout, server.plan, parts, held_out).chosen()
+    recipe = replace(recipe, execution=execution)
     if recipe.network.values != "fp32":
         executor = RoundingExecutor(executor, ValueType(recipe.network.values))
-    network = make_network(recipe, server.layout, links, per_width=recipe.method.local.norm == "per_width")
+    network = make_network(recipe, server.layout, links, per_width=recipe.method.local.per_width)
     meter = None
     if recipe.fleet.measured:
         meter = Meter(SIMULATED, network.sizes, period=round_period(recipe, server.layout))
     fleet = SimulatedFleet(network, executor, len(links), absences=recipe.fleet.absences, meter=meter)
     return Assembly(recipe=recipe, task=task, server=server, fleet=fleet, evaluator=evaluator)
+
+
+def make_training(
+    recipe: Recipe,
+    task: Task,
+    layout: Layout,
+    plan: ChannelPlan | None,
+    parts: Sequence[Indices],
+    held_out: Sequence[Indices] | None,
+) -> LocalTraining:
+    """The clients' training as the recipe describes it, on each client's samples (`parts`, `held_out`)."""
+    method = recipe.method
+    return LocalTraining(
+        task=task,
+        layout=layout,
+        plan=plan,
+        ladder=method.levels_in_ladder,
+        by_width=method.by_width,
+        rolling=method.rolling,
+        rule=method.local,
+        settings=recipe.training,
+        execution=recipe.execution,
+        order=SampleOrder(parts, seed=recipe.seed, batch_size=recipe.training.batch_size),
+        seed=recipe.seed,
+        held_out=held_out,
+    )
 
 
 def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = None) -> tuple[Server, Evaluator]:
@@ -174,7 +192,7 @@ def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = No
         rules=method,
         layout=layout,
         model=layout.flatten(initial),
-        buffers=buffers.repeat(len(method.levels_in_ladder)) if method.local.norm == "per_width" else buffers,
+        buffers=buffers.repeat(len(method.levels_in_ladder)) if method.local.per_width else buffers,
         clients=profiles,
         workload=Workload(steps=recipe.training.steps, learning_rate=recipe.training.rate),
         seconds=recipe.seconds,

@@ -244,7 +244,7 @@ class _Execution:
         server, fleet = self.assembly.server, self.assembly.fleet
         self._complete()
         server.settle()
-        measurement = self.assembly.evaluator.begin_test(server.model, server.buffers)
+        measurement = self.assembly.evaluator.test(server.model, server.buffers)
         row = {
             "seconds": seconds,
             "tick": server.tick,
@@ -268,9 +268,8 @@ class _Execution:
         if self.unscored is None or not (at_once or self.unscored[1].ready):
             return
         (row, measurement), self.unscored = self.unscored, None
-        score = measurement.score()
-        loss = score.loss if math.isfinite(score.loss) else None  # JSON has no other word for it
-        self.recorder.record(row | {"accuracy": score.accuracy, "loss": loss})
+        loss = measurement.loss if math.isfinite(measurement.loss) else None  # JSON has no other word for it
+        self.recorder.record(row | {"accuracy": measurement.accuracy, "loss": loss})
 
     def _validated(self) -> float | None:
         """The final model's metric on the server's held-out samples; None where clients validate."""

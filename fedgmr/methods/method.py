@@ -35,7 +35,7 @@ class Method(ServerRules):
                 f"local is {self.local.kind} and ranking is {self.ranking.kind}: it needs a width; "
                 "rank by width_prefix or rolling_window, or choose another local rule."
             )
-        if isinstance(self.ranking, RollingWindow) and self.local.norm == "per_width":
+        if self.rolling and self.local.per_width:
             raise ValueError(
                 "ranking is rolling_window and local is ordered_dropout: it needs fixed channels, width_prefix."
             )
@@ -54,6 +54,11 @@ class Method(ServerRules):
     def by_width(self) -> bool:
         """Whether sub-models are narrower networks, which clients train physically small."""
         return isinstance(self.ranking, WidthPrefix | RollingWindow)
+
+    @property
+    def rolling(self) -> bool:
+        """Whether the channels of a sub-model change from level map to level map."""
+        return isinstance(self.ranking, RollingWindow)
 
     @property
     def label_aware(self) -> bool:

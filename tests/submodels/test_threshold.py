@@ -129,5 +129,7 @@ def test_the_threshold_of_the_rule_is_that_of_the_ranking() -> None:
             thetas = [size.min() if len(size) else torch.tensor(torch.inf) for size in sizes]
             if scope == "global":
                 thetas = [torch.stack(thetas).min()] * len(thetas)
-            kept = [Dropping.factor(w, t, derivative=True) > 0 for w, t in zip(layout.views(model), thetas, strict=True)]
+            kept = [
+                Dropping.factor(w, t, derivative=True) > 0 for w, t in zip(layout.views(model), thetas, strict=True)
+            ]
             assert all(map(torch.equal, kept, inside))

@@ -16,9 +16,8 @@ from torch import nn
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.experiments.assembly import limit_samples, make_plan, make_task, usable_device
+from fedgmr.experiments.assembly import limit_samples, make_plan, make_task, make_training, usable_device
 from fedgmr.experiments.dealing import deal, hold_out
-from fedgmr.experiments.workshop import Workshop
 from fedgmr.flower.answers import Hello
 from fedgmr.flower.messages import Order, Piece
 from fedgmr.flower.terms import layout_checksum
@@ -28,7 +27,7 @@ from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs
-from fedgmr.tasks.partition import Indices, SampleOrder
+from fedgmr.tasks.partition import Indices
 from fedgmr.tasks.task import Task
 
 _OPTION = "task."
@@ -151,20 +150,13 @@ class ClientNode:
         part, held_out = self.samples(order.client)
         nothing: Indices = np.arange(0)
         parts = [nothing] * order.client + [part]
-        workshop = Workshop(
-            recipe=self.recipe,
-            task=self.task,
-            layout=self.layout,
-            plan=self.plan,
-            order=SampleOrder(parts, seed=self.recipe.seed, batch_size=self.recipe.training.batch_size),
-            held_out=None if held_out is None else [nothing] * order.client + [held_out],
-            device=self.device,
-        )
-        return workshop.sequential().train([task])[0]
+        held = None if held_out is None else [nothing] * order.client + [held_out]
+        training = make_training(self.recipe, self.task, self.layout, self.plan, parts, held)
+        return training.sequential().train([task])[0]
 
     def _model(self, order: Order, pieces: Sequence[Piece], levels: LevelMap, run: int) -> dict[str, torch.Tensor]:
         """The sub-model's values in the flat vector, zero outside, and the model's buffers."""
-        blocks = len(levels.ladder) if self.recipe.method.local.norm == "per_width" else 1
+        blocks = len(levels.ladder) if self.recipe.method.local.per_width else 1
         limits = wire.Limits(values=self.layout.size, buffers=blocks * self.layout.buffer_size)
         decoded, next_level = [], 0
         for piece in pieces:

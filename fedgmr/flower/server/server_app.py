@@ -95,7 +95,7 @@ def assemble_deployed(
     layout = server.layout
     if layout.dtype != torch.float32:
         raise ValueError(f"The model's type is {layout.dtype}: values travel as float32; use that.")
-    per_width = method.local.norm == "per_width"
+    per_width = method.local.per_width
     value_type = ValueType(recipe.network.values)
     sizes = WireSizes(buffers=layout.buffer_size, per_width=per_width, value_type=value_type)
     terms = Terms(
