@@ -20,19 +20,20 @@ from pathlib import Path
 
 import torch
 from environment import header
-from fedgmr.experiments.workshop import make_bench
 from paper_fleet import STEPS, assembled
 from tables import Row, markdown, write_csv
 from turns import fastest
 
 from fedgmr.exchange import ClientTask
-from fedgmr.experiments.assembly import Assembly
+from fedgmr.experiments.assembly import Assembly, make_training
 from fedgmr.fleets.simulated import SimulatedFleet
-from fedgmr.training.executor import SequentialExecutor
+from fedgmr.training.choice import LocalTraining
+from fedgmr.training.plain.sequential import SequentialExecutor
 from fedgmr.training.rules import Batch
-from fedgmr.training.sparse.cut import SparseBench
-from fedgmr.training.submodel.workspace import Bench, MaskedBench
-from fedgmr.training.work import LocalTrainer
+from fedgmr.training.sparse.cut import SparseCutter
+from fedgmr.training.submodel.cut import Cut, MaskedCutter
+from fedgmr.training.submodel.flat_module import FlatModule
+from fedgmr.training.submodel.workspace import Workspace
 
 DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05)
 LIMITS = {("FedGMR", 0.05): 0.45, ("HeteroFL", 0.05): 0.2}
@@ -42,12 +43,12 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Case:
-    """A client at one density, with a bench of its own."""
+    """A client at one density, with a workspace of its own."""
 
     method: str
     levels: str
     task: ClientTask
-    trainer: LocalTrainer
+    executor: SequentialExecutor
     versions: "count[int]" = field(default_factory=lambda: count(1000))
 
     @property
@@ -61,51 +62,54 @@ class Case:
         return f"{self.method} {self.levels} {self.density}"
 
     def step(self) -> Callable[[], object]:
-        """One step on a sub-model that is loaded already."""
-        trainer, task = self.trainer, self.task
-        trainer.bench.begin(task, trainer.loss_of(task.client))
-        trainer.bench.run()
-        inputs, targets = trainer.prepared(torch.from_numpy(trainer.batches(task)), None)
+        """One step on a sub-model that lies ready."""
+        work, workspace, task = self.executor.work, self.executor.workspace, self.task
+        workspace.begin(task, work.loss_of(task.client))
+        workspace.open()
+        inputs, targets = work.prepared(torch.from_numpy(work.batches(task)), None)
         batch = Batch(inputs=inputs[0], targets=targets[0], level=task.level)
-        return lambda: trainer.rule.step(trainer.bench, batch)
+        return lambda: work.rule.step(workspace, batch)
 
-    def build(self) -> object | None:
-        """Find the kept weights of the sub-model again; None if nothing is sparse."""
-        bench = self.trainer.bench
-        return bench.sparse_desk(self.task.levels, self.task.level) if isinstance(bench, SparseBench) else None
+    def build(self) -> Cut | None:
+        """Where the weights of the sub-model lie, found anew; None where nothing is sparse."""
+        cutter = self.executor.workspace.cutter
+        if not isinstance(cutter, SparseCutter):
+            return None
+        cut = cutter.cut(self.task.levels, self.task.level)
+        return None if cut.coordinates is None else cut
 
     def whole(self) -> object:
         """A task from beginning to end; for FedGMR with a level map not seen before."""
-        fresh = isinstance(self.trainer.bench, SparseBench)
-        return self.trainer.train(replace(self.task, map_version=next(self.versions)) if fresh else self.task)
+        fresh = isinstance(self.executor.workspace.cutter, SparseCutter)
+        return self.executor.train([replace(self.task, map_version=next(self.versions)) if fresh else self.task])
 
 
-def trainer_of(run: Assembly[SimulatedFleet], bench: Bench | None = None) -> LocalTrainer:
-    """A trainer like the run's on a bench of its own: the one given, or a new one like the run's."""
+def training_of(run: Assembly[SimulatedFleet]) -> LocalTraining:
+    """The run's training, for executors with workspaces of their own."""
     assert isinstance(run.fleet.executor, SequentialExecutor)
-    own, recipe = run.fleet.executor.trainer, run.recipe
-    if bench is None:
-        model, optimizer = run.task.initial_model(recipe.seed), recipe.training.optimizer
-        bench = make_bench(recipe.method, model, run.layout, run.server.plan, CPU, optimizer, recipe.execution)
-    return LocalTrainer(run.task, bench, own.order, steps=STEPS, seed=recipe.seed, rule=own.rule)
+    return make_training(run.recipe, run.task, run.layout, run.server.plan, run.fleet.executor.work.order.parts, None)
 
 
 def cases(sparse: float | None) -> tuple[float, list[Case]]:
     """Every case, the dense one first; and the density at which layers are sparse, measured if it is not given."""
-    execution = {} if sparse is None else {"sparse": sparse}
+    sequential = {"executor": "sequential"}
+    execution = sequential if sparse is None else {**sequential, "sparse": sparse}
     run = assembled("conv2", "fedgmr", DENSITIES, device="cpu", execution=execution)
+    training = training_of(run)
     found, clients = run.recipe.execution.sparse, range(len(DENSITIES))
     assert isinstance(found, float)
     tasks = {"first map": run.server.tasks(clients, 0.0)}
-    plain = MaskedBench(run.task.initial_model(0), run.layout, CPU)
-    every = [Case(method="dense", levels="", task=tasks["first map"][0], trainer=trainer_of(run, plain))]
+    plain = Workspace(MaskedCutter(FlatModule(run.task.initial_model(0), run.layout, CPU)))
+    dense = SequentialExecutor(training.work, plain)
+    every = [Case(method="dense", levels="", task=tasks["first map"][0], executor=dense)]
     run.server.merge(run.fleet.executor.train(tasks["first map"]), 0.0)
     tasks["Taylor map"] = run.server.tasks(clients, 0.0)
     for name, jobs in tasks.items():
-        every += [Case(method="FedGMR", levels=name, task=job, trainer=trainer_of(run)) for job in jobs]
-    narrow = assembled("conv2", "heterofl", DENSITIES, device="cpu")
+        every += [Case(method="FedGMR", levels=name, task=job, executor=training.sequential()) for job in jobs]
+    narrow = assembled("conv2", "heterofl", DENSITIES, device="cpu", execution=sequential)
+    training = training_of(narrow)
     jobs = narrow.server.tasks(clients, 0.0)
-    every += [Case(method="HeteroFL", levels="", task=job, trainer=trainer_of(narrow)) for job in jobs]
+    every += [Case(method="HeteroFL", levels="", task=job, executor=training.sequential()) for job in jobs]
     return found, every
 
 

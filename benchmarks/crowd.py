@@ -32,7 +32,7 @@ from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
 from fedgmr.training.evaluation.evaluator import Evaluator
-from fedgmr.training.work import LocalTrainer
+from fedgmr.training.plain.sequential import SequentialExecutor
 
 AT_WORK = 100
 SAMPLES = 40  # per client
@@ -42,7 +42,7 @@ STATES = ("preset", "restored")
 SGD = "client's SGD"
 REST = "loop and rest"
 PARTS: tuple[Part, ...] = (
-    (SGD, LocalTrainer, "train"),
+    (SGD, SequentialExecutor, "train"),
     ("sample order", SampleOrder, "batches"),
     ("network", Network, "send"),
     ("merge", Server, "merge"),

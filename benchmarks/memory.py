@@ -12,8 +12,8 @@ of the following parts:
   the buffer that they replace;
 - level maps: of buffered sub-models, tasks in flight and the present: 1 byte x N each, 9 with its level order, 13 with
   positions too;
-- work: ten vectors: values, gradients and update of the trainer, values of the evaluator, six of a refresh of the
-  level map (a merge needs two).
+- work: ten vectors: values, gradients and update of the client at work, values of the evaluator, six of a refresh of
+  the level map (a merge needs two).
 
 Runs whose buffer is above --most GB are computed: their buffer by arithmetic, the rest as with 100 clients. The status
 is 1 if a limit is not met.
@@ -66,7 +66,7 @@ class Footprint:
 
 
 def footprint(server: Server) -> Footprint:
-    """The data that the server and one trainer hold now."""
+    """What the server and one client at work hold now."""
     vector, tasks = server.model.nbytes, server.dispatched.values()
     models = {id(model) for model in (server.model, server.previous, *(task.model for task in tasks))}
     held = (server.levels, *(task.levels for task in tasks), *(c.levels for c in server.buffer.values()))

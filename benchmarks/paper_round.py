@@ -32,7 +32,8 @@ from turns import fastest
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.fleets.simulated import SimulatedFleet
-from fedgmr.training.executor import Executor, SequentialExecutor
+from fedgmr.training.executor import Executor
+from fedgmr.training.plain.sequential import SequentialExecutor
 
 LIMITS = {("conv2", "high"): 1.5, ("conv2", "dense"): 0.95, ("mnist5k", "high"): 0.95, ("mnist5k", "dense"): 0.95}
 STACKED = ("conv2", "vgg11", "mnist5k")  # nets that the stacked executor can train
@@ -67,17 +68,17 @@ class BareRound:
 
     def __init__(self, run: Assembly[SimulatedFleet], tasks: Sequence[ClientTask]) -> None:
         assert isinstance(run.fleet.executor, SequentialExecutor)
-        trainer, task = run.fleet.executor.trainer, run.task
-        self.module = task.initial_model(run.recipe.seed).to(trainer.device).train()
+        work, task = run.fleet.executor.work, run.task
+        self.module = task.initial_model(run.recipe.seed).to(work.device).train()
         self.loss = task.loss
         self.buffers = [buffer.clone() for buffer in self.module.buffers()]
         self.weights = [view.clone() for view in run.layout.views(tasks[0].model)]
         self.clients: list[tuple[Masks, Batches]] = []
         for job in tasks:
-            chosen = torch.from_numpy(trainer.batches(job)).to(trainer.device)
+            chosen = torch.from_numpy(work.batches(job)).to(work.device)
             inside = job.levels.mask(job.level).to(job.model.dtype)
             masks = None if job.levels.whole(job.level) else [view.clone() for view in run.layout.views(inside)]
-            self.clients.append((masks, list(zip(*trainer.prepared(chosen, None), strict=True))))
+            self.clients.append((masks, list(zip(*work.prepared(chosen, None), strict=True))))
 
     def train(self) -> list[Tensor]:
         """The weights of every client."""

@@ -3,7 +3,7 @@ import pytest
 import torch
 from client_step import Case
 
-from fedgmr.training.sparse.cut import SparseBench
+from fedgmr.training.sparse.cut import SparseCutter
 
 
 @pytest.fixture(scope="module")
@@ -19,20 +19,20 @@ def test_every_density_of_both_methods_is_there(every: list[Case]) -> None:
     densities = client_step.DENSITIES
     maps = (("FedGMR", "first map"), ("FedGMR", "Taylor map"), ("HeteroFL", ""))
     assert found[1:] == [(*method, density) for method in maps for density in densities]
-    assert len({id(case.trainer.bench) for case in every}) == len(every)
+    assert len({id(case.executor.workspace) for case in every}) == len(every)
 
 
 def test_what_is_sparse(every: list[Case]) -> None:
     built = {case.name for case in every if case.build() is not None}
     assert built == {f"FedGMR {levels} map {density}" for levels in ("first", "Taylor") for density in (0.1, 0.05)}
     case = next(case for case in every if case.name == "FedGMR first map 0.05")
-    bench = case.trainer.bench
-    assert isinstance(bench, SparseBench)
+    workspace = case.executor.workspace
+    assert isinstance(workspace.cutter, SparseCutter)
     step = case.step()
-    before = bench.run().flat.clone()
+    before = workspace.open().flat.clone()
     step()
     assert len(before) == 181_182 + 321_126
-    assert not torch.equal(before, bench.run().flat)
+    assert not torch.equal(before, workspace.open().flat)
 
 
 def test_ratios_by_hand(every: list[Case]) -> None:

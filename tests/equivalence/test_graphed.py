@@ -3,23 +3,23 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from e2e import tiny
-from fedgmr.experiments.workshop import Workshop
 from torch import Tensor, nn
 
 from equivalence.runs import LINKS, objects
 from fedgmr import Task
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.experiments.assembly import Assembly
+from fedgmr.experiments.assembly import Assembly, make_training
+from fedgmr.experiments.dealing import deal
 from fedgmr.federation import federate
 from fedgmr.methods import BUILT_IN
 from fedgmr.tasks.images import FlipAndCrop
-from fedgmr.training.graphed import fused
-from fedgmr.training.graphed.executor import Slot, can_be_graphed
+from fedgmr.training.choice import LocalTraining
+from fedgmr.training.execution import TRITON
+from fedgmr.training.graphed.slot import Slot
 from fedgmr.training.optimizers import SGD, Adam
 from fedgmr.training.rules import OrderedDropout, PlainSGD
 
@@ -34,31 +34,23 @@ class Slots:
 
     ahead = True
 
-    def __init__(self, make: Callable[[], Any], count: int) -> None:
-        self.slots = [Slot(make(), None) for _ in range(count)]
+    def __init__(self, training: LocalTraining, count: int) -> None:
+        self.slots = [Slot(training.work, training.static_workspace(), None) for _ in range(count)]
 
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         updates = []
         for number, task in enumerate(tasks):
             slot = self.slots[number % len(self.slots)]
-            drawn = slot.trainer.drawn(task)
-            batches = torch.from_numpy(slot.trainer.batches(task))
+            drawn = slot.work.drawn(task)
+            batches = torch.from_numpy(slot.work.batches(task))
             loss = torch.zeros(())
             updates.append(slot.train(task, batches, None if drawn is None else torch.from_numpy(drawn), loss))
         return updates
 
 
-def workshop(run: Assembly) -> Workshop:
-    trainer = run.fleet.executor.trainer  # type: ignore[attr-defined]
-    return Workshop(
-        recipe=run.recipe,
-        task=run.task,
-        layout=run.layout,
-        plan=run.server.plan,
-        order=trainer.order,
-        held_out=trainer.held_out,
-        device=trainer.device,
-    )
+def training_of(run: Assembly) -> LocalTraining:
+    dealt = deal(run.recipe, run.task, len(run.server.profiles))
+    return make_training(run.recipe, run.task, run.layout, run.server.plan, dealt.parts, dealt.held_out)
 
 
 def images(dtype: torch.dtype = torch.float64) -> Task:
@@ -109,21 +101,21 @@ TASKS: dict[str, Callable[[], Task]] = {
 @pytest.mark.parametrize("name", TASKS)
 def test_slots_agree_with_the_plain_loop(method: str, name: str) -> None:
     plain, slots = (objects(TASKS[name](), method, FROZEN, links=COARSE, seconds=1e6) for _ in range(2))
-    slots.fleet.executor = Slots(workshop(slots).graphed_trainer, 3)
+    slots.fleet.executor = Slots(training_of(slots), 3)
     assert far(go(slots, 50), go(plain, 50)) <= 1e-9
 
 
 def test_adam_in_slots() -> None:
     more = {"training": {"learning_rate": 0.01, "batch_size": 10, "steps": 3, "optimizer": {"kind": "adam"}}}
     plain, slots = (objects(TASKS["linear"](), "fedgmr", FROZEN, links=COARSE, seconds=1e6, **more) for _ in range(2))
-    slots.fleet.executor = Slots(workshop(slots).graphed_trainer, 2)
+    slots.fleet.executor = Slots(training_of(slots), 2)
     assert far(go(slots, 30), go(plain, 30)) <= 1e-9
 
 
 def test_restored_clients_in_slots() -> None:
     rules = {"ranking": {"kind": "taylor"}, "interval": 4, "restoration": {"patience": 1}}
     plain, slots = (objects(TASKS["pictures"](), "fedgmr", rules, seconds=1e6) for _ in range(2))
-    slots.fleet.executor = Slots(workshop(slots).graphed_trainer, len(LINKS))
+    slots.fleet.executor = Slots(training_of(slots), len(LINKS))
     go(plain, 24), go(slots, 24)
     assert slots.server.client_levels == plain.server.client_levels
     assert sum(plain.server.client_levels) > 6, "clients moved up"
@@ -136,27 +128,21 @@ def test_a_graphed_run_needs_a_device() -> None:
 
 
 def test_what_cannot_be_captured() -> None:
-    assert can_be_graphed(PlainSGD(), Adam())
-    assert can_be_graphed(OrderedDropout(), SGD())
-    assert not can_be_graphed(OrderedDropout(), Adam())
-    assert not can_be_graphed(OrderedDropout(distillation=True), SGD())
+    assert PlainSGD().capturable(Adam())
+    assert OrderedDropout().capturable(SGD())
+    assert not OrderedDropout().capturable(Adam())
+    assert not OrderedDropout(distillation=True).capturable(SGD())
 
 
 def test_auto_is_written_out() -> None:
     assert objects(tiny.dense()).recipe.execution.executor == "sequential"
 
 
-@pytest.mark.skipif(
-    not fused.available() or os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter"
-)
+@pytest.mark.skipif(not TRITON or os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("method", ["fedgmr", "heterofl", "fjord", "fiarse"])
-def test_fused_kernels_agree_with_the_plain_loop(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_LARGE", 40)  # the last layer too
-    plain, slots = (
-        objects(images(torch.float32), method, FROZEN, links=COARSE, seconds=1e6, execution={"fused": True})
-        for _ in range(2)
-    )
-    slots.fleet.executor = Slots(workshop(slots).graphed_trainer, 1)
+def test_fused_kernels_agree_with_the_plain_loop(method: str) -> None:
+    plain, slots = (objects(images(torch.float32), method, FROZEN, links=COARSE, seconds=1e6) for _ in range(2))
+    slots.fleet.executor = Slots(training_of(slots), 1)
     assert far(go(slots, 2), go(plain, 2)) <= 1e-5
 
 

@@ -1,4 +1,4 @@
-"""Sparse training in whole runs against the masked bench, and how a run comes to it."""
+"""Sparse training in whole runs against masked models, and how a run comes to it."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from equivalence.runs import BRISK, LINKS, distance, drive, objects
 from fedgmr import Task
-from fedgmr.experiments import workshop
-from fedgmr.experiments.assembly import Assembly
+from fedgmr.experiments.assembly import Assembly, make_training
+from fedgmr.training.plain.sequential import SequentialExecutor
 from fedgmr.training.sparse.break_even import LayerWork
-from fedgmr.training.sparse.cut import SparseBench
-from fedgmr.training.submodel.workspace import MaskedBench
-from fedgmr.training.work import LocalTrainer
+from fedgmr.training.sparse.cut import SparseCutter
+from fedgmr.training.submodel.cut import MaskedCutter
+from fedgmr.training.submodel.flat_module import FlatModule
+from fedgmr.training.submodel.workspace import Workspace
 
 # The level map as it is: a rounding must not move a coordinate to another level.
 FROZEN = {"interval": 10_000, "restoration": {"patience": 1}}
@@ -42,29 +43,31 @@ def deep(dtype: torch.dtype = torch.float64) -> Task:
 TASKS = {"deep": deep, "batch norm": lambda: typed(tiny.normed(), torch.float64)}
 
 
-def trainer(run: Assembly[Any]) -> LocalTrainer:
-    found = run.fleet.executor.trainer
-    assert isinstance(found, LocalTrainer)
+def executor(run: Assembly[Any]) -> SequentialExecutor:
+    found = run.fleet.executor
+    assert isinstance(found, SequentialExecutor)
     return found
 
 
+def mask(run: Assembly[Any]) -> None:
+    """Let the run train on plain masked models."""
+    module = FlatModule(run.task.initial_model(0), run.layout, torch.device("cpu"))
+    executor(run).workspace = Workspace(MaskedCutter(module), run.recipe.training.optimizer)
+
+
 def pair(task: Task, method: str, rules: dict[str, Any], **sections: Any) -> tuple[Assembly[Any], Assembly[Any]]:
-    """The same run twice, sparse and on the plain masked bench."""
-    execution = SPARSE | sections.pop("execution", {})
+    """The same run twice, sparse and on plain masked models."""
+    execution = SPARSE | {"executor": "sequential"} | sections.pop("execution", {})
     sparse, masked = (objects(task, method, rules, seconds=1e6, execution=execution, **sections) for _ in range(2))
-    bench = trainer(sparse).bench
-    assert isinstance(bench, SparseBench)
-    trainer(masked).bench = MaskedBench(
-        masked.task.initial_model(0), masked.layout, torch.device("cpu"), bench.optimizer
-    )
+    assert isinstance(executor(sparse).workspace.cutter, SparseCutter)
+    mask(masked)
     return sparse, masked
 
 
 def sparse_lengths(run: Assembly[Any]) -> set[int]:
     """How long the clients' vectors were at the levels that were sparse."""
-    bench = trainer(run).bench
-    assert isinstance(bench, SparseBench)
-    return {len(desk.flat) for desks in bench._desks.values() for desk in desks.values() if desk is not None}
+    cuts = [cut for by_level in executor(run).workspace._cuts.values() for cut in by_level.values()]
+    return {len(cut.module.flat) for cut in cuts if cut.coordinates is not None}
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -115,11 +118,10 @@ def test_small_nets_stay_dense_without_a_probe(monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: object, **__: object) -> float:
         raise AssertionError("probed")
 
-    monkeypatch.setattr(workshop, "break_even", fail)
-    run = objects(tiny.normed())
+    monkeypatch.setattr(LayerWork, "break_even", fail)
+    run, wanted = (objects(tiny.normed(), execution={"executor": "sequential"}) for _ in range(2))
     assert run.recipe.execution.sparse == 0
-    wanted = objects(tiny.normed())
-    trainer(wanted).bench = MaskedBench(wanted.task.initial_model(0), wanted.layout, torch.device("cpu"))
+    mask(wanted)
     assert [moment.learned() for moment in drive(run, ticks=8)] == [m.learned() for m in drive(wanted, ticks=8)]
 
 
@@ -131,7 +133,7 @@ def test_auto_is_measured_and_written_out(monkeypatch: pytest.MonkeyPatch) -> No
         assert (steps, dtype) == (3, torch.float64)
         return 0.15
 
-    monkeypatch.setattr(workshop, "break_even", measure)
+    monkeypatch.setattr(LayerWork, "break_even", measure)
     run = objects(deep(), execution={"sparse_from": 100})
     assert probed == [LayerWork(outputs=32, inputs=72, rows=10)]  # the larger of two, ten samples in a batch
     assert (run.recipe.execution.sparse, run.recipe.execution.sparse_from) == (0.15, 100)
@@ -144,17 +146,12 @@ def test_auto_is_measured_and_written_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_client_that_was_told_nothing_takes_a_safe_density() -> None:
     run = objects(deep(), execution={"sparse": "auto"})
-    bench = workshop.make_bench(
-        run.recipe.method,
-        run.task.initial_model(0),
-        run.layout,
-        None,
-        torch.device("cpu"),
-        run.recipe.training.optimizer,
-        replace(run.recipe.execution, sparse="auto", sparse_from=1000),
-    )
-    assert isinstance(bench, SparseBench)
-    assert bench._below == {"4.weight": int(0.12 * 72 * 32)}
+    execution = replace(run.recipe.execution, sparse="auto", sparse_from=1000)
+    parts = executor(run).work.order.parts
+    training = make_training(replace(run.recipe, execution=execution), run.task, run.layout, None, parts, None)
+    cutter = training.workspace().cutter
+    assert isinstance(cutter, SparseCutter)
+    assert cutter._at_most == {"4.weight": int(0.12 * 72 * 32)}
 
 
 def test_links_cover_the_ladder() -> None:

@@ -8,7 +8,7 @@ from e2e.recipes import recipe
 
 from fedgmr.experiments.run import Result, resume_run, run_recipe
 from fedgmr.recipe import recipe_from
-from fedgmr.training.evaluation.evaluator import Measurement, Score
+from fedgmr.training.evaluation.evaluator import Measurement
 
 
 class StoppedError(Exception):
@@ -39,12 +39,12 @@ def test_a_row_that_waits_is_recorded_as_if_it_had_not(
     expected = run_recipe(settings, None)
     waiting: list[Measurement] = []
     most = 0
-    score = Measurement.score
+    measured = Measurement.accuracy
 
-    def scored(self: Measurement) -> Score:
+    def accuracy(self: Measurement) -> float:
         if self in waiting:  # a validation is not
             waiting.remove(self)
-        return score(self)
+        return measured.__get__(self)
 
     def ready(self: Measurement) -> bool:
         nonlocal most
@@ -55,7 +55,7 @@ def test_a_row_that_waits_is_recorded_as_if_it_had_not(
         return ever_ready and asked
 
     monkeypatch.setattr(Measurement, "ready", property(ready))
-    monkeypatch.setattr(Measurement, "score", scored)
+    monkeypatch.setattr(Measurement, "accuracy", property(accuracy))
     late = run_recipe(settings, tmp_path / "run")
     assert rows_of(late) == rows_of(expected)
     assert late.summary["final_accuracy"] == expected.summary["final_accuracy"]

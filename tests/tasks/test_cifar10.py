@@ -17,9 +17,12 @@ from fedgmr.tasks.cifar10 import COLOURS, cifar10
 from fedgmr.tasks.images import FlipAndCrop
 from fedgmr.tasks.partition import Dirichlet, SampleOrder
 from fedgmr.tasks.task import Drawn, Task
+from fedgmr.training.plain.sequential import SequentialExecutor
 from fedgmr.training.rules import PlainSGD
-from fedgmr.training.submodel.workspace import MaskedBench
-from fedgmr.training.work import LocalTrainer
+from fedgmr.training.submodel.cut import MaskedCutter
+from fedgmr.training.submodel.flat_module import FlatModule
+from fedgmr.training.submodel.workspace import Workspace
+from fedgmr.training.work import LocalWork
 from tasks.test_formats import write_batches
 from tasks.test_packed import write_sheets
 
@@ -150,8 +153,8 @@ def trained_on(steps: int, first: int, client: int, *, augmented: bool = True) -
     )
     module, layout = Seen(), task.layout()
     order = SampleOrder([np.arange(6), np.arange(6)], seed=3, batch_size=4)
-    bench = MaskedBench(module, layout, torch.device("cpu"))
-    trainer = LocalTrainer(task, bench, order, steps=steps, seed=3, rule=PlainSGD())
+    workspace = Workspace(MaskedCutter(FlatModule(module, layout, torch.device("cpu"))))
+    local = LocalWork(task=task, order=order, rule=PlainSGD(), steps=steps, seed=3)
     levels = LevelMap(torch.zeros(1, dtype=torch.uint8), (1.0,))
     work = ClientTask(
         client=client,
@@ -164,7 +167,7 @@ def trained_on(steps: int, first: int, client: int, *, augmented: bool = True) -
         learning_rate=0.1,
         first_batch=first,
     )
-    trainer.train(work)
+    SequentialExecutor(local, workspace).train([work])
     return module.inputs
 
 

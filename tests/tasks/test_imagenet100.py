@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fedgmr.training.settings import Halving
 from torch import Tensor
 
 from fedgmr.experiments.assembly import resolve
@@ -14,6 +13,7 @@ from fedgmr.tasks.formats.folders import ImageFolders
 from fedgmr.tasks.imagenet100 import imagenet100
 from fedgmr.tasks.images import FlipAndCrop, FlipAndResizedCrop
 from fedgmr.tasks.task import Augmentation, Task
+from fedgmr.training.schedules import Halving
 from tasks.test_packed import write_sheets
 
 Image = pytest.importorskip("PIL.Image", reason="image files need a decoder")

@@ -4,12 +4,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fedgmr.training.plain.chains import arrange_chain, arrange_for_training, channels_last
 from torch import Tensor, nn
 
+from fedgmr.submodels.channels.plan import follow_channels
+from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.levels import LevelMap
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.resnet18 import ResNet18
 from fedgmr.tasks.models.vgg11 import VGG11
+from fedgmr.training.chains import Chain
+from fedgmr.training.submodel.sliced_cut import SlicedCutter
 
 
 def small() -> nn.Sequential:
@@ -22,6 +26,23 @@ def small() -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(24, 2),
     )
+
+
+def arranged(net: nn.Module) -> bool:
+    """Arrange `net` where it is a chain; whether its images lie channels last from now on."""
+    chain = Chain.of(net)
+    if chain is not None:
+        chain.arrange()
+    return bool(net._forward_pre_hooks)
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """The images as an arranged chain hands them to its first layer."""
+    net, seen = nn.Sequential(nn.Conv2d(images.shape[1], 1, 1)), []
+    assert arranged(net)
+    net[0].register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0]))
+    net(images)
+    return seen[0]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -50,7 +71,7 @@ def test_values_and_gradients_stay() -> None:
     net = small().double()
     images = torch.randn(7, 3, 10, 10, dtype=torch.float64)
     wanted = passes(net, images)
-    assert arrange_chain(net)
+    assert arranged(net)
     inner = net[0]
     assert isinstance(inner, nn.Sequential)
     assert [type(layer).__name__ for layer in inner] == ["Conv2d", "MaxPool2d", "ReLU"]
@@ -80,7 +101,7 @@ class Own(nn.Sequential):
 
 
 @pytest.mark.parametrize(
-    ("make", "arranged"),
+    ("make", "possible"),
     [
         (Conv2, True),
         (VGG11, True),
@@ -91,26 +112,36 @@ class Own(nn.Sequential):
         (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.TransformerEncoderLayer(4, 1)), False),
     ],
 )
-def test_only_chains_of_known_layers(make: Callable[[], nn.Module], arranged: bool) -> None:
-    assert arrange_chain(make()) is arranged
+def test_only_chains_of_known_layers(make: Callable[[], nn.Module], possible: bool) -> None:
+    assert arranged(make()) is possible
 
 
 def test_indices_of_pooling_stay_where_they_are() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2, return_indices=True))
-    arrange_chain(net)
+    assert arranged(net)
     assert [type(layer).__name__ for layer in net] == ["Conv2d", "ReLU", "MaxPool2d"]
 
 
 @pytest.mark.parametrize(
-    ("net", "device", "arranged"),
+    ("net", "gains"),
     [
-        (nn.Sequential(nn.Conv2d(1, 64, 3), nn.ReLU()), "cpu", True),
-        (nn.Sequential(nn.Conv2d(1, 65, 3), nn.ReLU()), "cpu", False),
-        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)), "cpu", False),
-        (nn.Sequential(nn.Conv2d(1, 64, 3), nn.ReLU()), "cuda", False),
-        (nn.Sequential(nn.Linear(3, 2)), "cpu", False),
+        (nn.Sequential(nn.Conv2d(1, 64, 3), nn.ReLU()), True),
+        (nn.Sequential(nn.Conv2d(1, 65, 3), nn.ReLU()), False),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)), False),
+        (nn.Sequential(nn.Linear(3, 2)), False),
     ],
 )
-def test_what_is_arranged_for_training(net: nn.Module, device: str, arranged: bool) -> None:
-    arrange_for_training(net, torch.device(device))
-    assert bool(net._forward_pre_hooks) is arranged
+def test_what_is_arranged_for_training(net: nn.Module, gains: bool) -> None:
+    chain = Chain.of(net)
+    assert chain is not None
+    chain.arrange_for_training()
+    assert bool(net._forward_pre_hooks) is gains
+
+
+@pytest.mark.parametrize(("device", "gains"), [("cpu", True), ("meta", False)])
+def test_narrow_chains_are_arranged_on_a_cpu_alone(device: str, gains: bool) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))
+    plan, layout = follow_channels(net), Layout.of(net)
+    cutter = SlicedCutter(net, layout, plan, (0.5, 1.0), torch.device(device))
+    levels = LevelMap(torch.zeros(layout.size, dtype=torch.uint8), (0.5, 1.0))
+    assert bool(cutter.cut(levels, 1).module.module._forward_pre_hooks) is gains

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedgmr.training.plain.dropout import OwnDropout, with_own_dropout
+from fedgmr.training.plain.dropout import OwnDropout
 
 
 def draws_of(seed: int = 7) -> torch.Generator:
@@ -68,7 +68,7 @@ def test_only_its_generator_is_drawn_from() -> None:
 def test_all_plain_dropout_layers_are_replaced_and_copies_share_the_draws() -> None:
     draws = torch.Generator()
     net = nn.Sequential(nn.Dropout(0.1), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2)), nn.Dropout2d(0.3))
-    found = deepcopy(with_own_dropout(net, draws))
+    found = deepcopy(OwnDropout.install(net, draws))
     kinds = [type(layer) for layer in found.modules()]
     assert kinds.count(OwnDropout) == 2
     assert kinds.count(nn.Dropout2d) == 1

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.losses import token_cross_entropy, token_top1
 from fedgmr.tasks.task import Task
-from fedgmr.training.evaluation.evaluator import Evaluator, Score
+from fedgmr.training.evaluation.evaluator import Evaluator, Measurement
+from fedgmr.training.plain.sequential import SequentialExecutor
 
 INPUTS = torch.linspace(-2, 2, 46).view(23, 2)
 TARGETS = torch.arange(23) % 3
@@ -24,7 +25,13 @@ def evaluator(task: Task, batch: int = 1000) -> tuple[Evaluator, Layout]:
     return Evaluator(task, layout, batch=batch), layout
 
 
-def test_a_score_by_hand() -> None:
+def both(measured: Measurement) -> tuple[float, float]:
+    """Metric and loss."""
+    assert measured.ready, "nothing is under way on a CPU"
+    return measured.accuracy, measured.loss
+
+
+def test_a_measurement_by_hand() -> None:
     # Logits are the inputs; the loss is the mean first logit.
     inputs = torch.tensor([[1.0, 0.0], [0.0, 2.0], [5.0, 4.0], [2.0, 3.0]])
     samples = (inputs, torch.tensor([0, 0, 0, 1]))
@@ -37,9 +44,9 @@ def test_a_score_by_hand() -> None:
     )
     made, _ = evaluator(task)
     identity = torch.eye(2).reshape(-1)
-    assert made.test(identity, torch.empty(0)) == Score(accuracy=0.75, loss=2.0)
+    assert both(made.test(identity, torch.empty(0))) == (0.75, 2.0)
     swapped = torch.tensor([0.0, 1.0, 1.0, 0.0])
-    assert made.test(swapped, torch.empty(0)) == Score(accuracy=0.25, loss=2.25)
+    assert both(made.test(swapped, torch.empty(0))) == (0.25, 2.25)
     assert made.validate(identity, torch.empty(0), (inputs[:2], samples[1][:2])) == 0.5
 
 
@@ -98,11 +105,15 @@ def test_losses_are_over_tokens_whatever_the_batch(batch: int) -> None:
 
 
 def test_a_recipe_says_how_many_samples_are_measured_on() -> None:
-    run = objects(tiny.dense(), evaluation={"validation_samples": 30, "test_samples": 20})
+    run = objects(
+        tiny.dense(),
+        evaluation={"validation_samples": 30, "test_samples": 20},
+        execution={"executor": "sequential"},
+    )
     assert len(run.evaluator.task.test[0]) == 20
     assert run.task.title == "dense, 20 of 96 test samples"
-    trainer = run.fleet.executor.trainer  # type: ignore[attr-defined]
-    assert sum(len(part) for part in trainer.order.parts) == 240 - 30
+    assert isinstance(run.fleet.executor, SequentialExecutor)
+    assert sum(len(part) for part in run.fleet.executor.work.order.parts) == 240 - 30
     whole = objects(tiny.dense(), evaluation={"test_samples": 96})
     assert (len(whole.task.test[0]), whole.task.title) == (96, "")
     with pytest.raises(
@@ -215,7 +226,7 @@ def test_inputs_are_prepared() -> None:
         loss=lambda outputs, targets: outputs.sum(),
     )
     made, _ = evaluator(task)
-    assert made.test(torch.eye(2).reshape(-1), torch.empty(0)) == Score(accuracy=1.0, loss=1.0)
+    assert both(made.test(torch.eye(2).reshape(-1), torch.empty(0))) == (1.0, 1.0)
 
 
 def test_gradients_are_not_recorded() -> None:

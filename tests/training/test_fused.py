@@ -7,15 +7,17 @@ from itertools import pairwise
 
 import pytest
 import torch
-from fedgmr.training.dropping import Dropping
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits, max_pool2d, relu
+from torch.nn.functional import max_pool2d, relu
 
+from fedgmr.training.execution import TRITON
 from fedgmr.training.graphed import fused
+from fedgmr.training.graphed.thresholds import FusedDropping
+from fedgmr.training.thresholds import Dropping
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 pytestmark = pytest.mark.skipif(
-    not fused.available() or (DEVICE == "cuda" and not torch.cuda.is_available()),
+    not TRITON or (DEVICE == "cuda" and not torch.cuda.is_available()),
     reason="needs Triton and a CUDA device, or Triton's interpreter",
 )
 
@@ -35,7 +37,7 @@ def test_relu_and_pool(shape: tuple[int, ...], pool: bool) -> None:
     bias = torch.randn(shape[1], device=DEVICE, requires_grad=True)
     plain = relu(inputs + bias.view(1, -1, 1, 1))
     plain = max_pool2d(plain, 2) if pool else plain
-    outputs = fused.ReluPool.apply(inputs, bias, pool)
+    outputs = fused._ReluPool.apply(inputs, bias, pool)
     assert torch.allclose(outputs, plain, rtol=0, atol=1e-6)
     slopes = torch.randn_like(plain)
     wanted = torch.autograd.grad(plain, (inputs, bias), slopes)
@@ -46,9 +48,9 @@ def test_relu_and_pool(shape: tuple[int, ...], pool: bool) -> None:
 
 def test_a_fused_net_computes_the_same_and_keeps_its_names() -> None:
     plain = net()
-    other = fused.fuse(copy.deepcopy(plain), None)
+    other = fused.fuse(copy.deepcopy(plain))
     targets = [node.target for node in other.graph.nodes]  # type: ignore[union-attr, operator]
-    assert targets.count(fused.conv_relu_pool) == 3
+    assert targets.count(fused._conv_relu_pool) == 3
     assert {name for name, _ in other.named_parameters()} == {name for name, _ in plain.named_parameters()}
     inputs = torch.randn(4, 2, 8, 8, device=DEVICE)
     assert torch.allclose(other(inputs), plain(inputs), atol=1e-5)
@@ -58,36 +60,7 @@ def test_a_fused_net_computes_the_same_and_keeps_its_names() -> None:
 def test_odd_sizes_fall_back(size: int) -> None:
     plain = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)).to(DEVICE)
     inputs = torch.randn(2, 1, size, size, device=DEVICE)
-    assert torch.allclose(fused.fuse(copy.deepcopy(plain), None)(inputs), plain(inputs), atol=1e-5)
-
-
-def test_linear_layers_step_without_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_LARGE", 1000)
-    plain, ledger = net(), fused.Ledger()
-    other = fused.fuse(copy.deepcopy(plain), ledger)
-    assert ledger.names == ["9.weight"]
-    inputs, targets = torch.randn(37, 2, 8, 8, device=DEVICE), torch.rand(37, 5, device=DEVICE)
-    gradients = {
-        name: g
-        for (name, _), g in zip(
-            plain.named_parameters(),
-            torch.autograd.grad(binary_cross_entropy_with_logits(plain(inputs), targets), list(plain.parameters())),
-            strict=True,
-        )
-    }
-    named = dict(other.named_parameters())
-    kept = [name for name in named if name not in ledger.names]
-    found = torch.autograd.grad(
-        binary_cross_entropy_with_logits(other(inputs), targets), [named[name] for name in kept]
-    )
-    for name, gradient in zip(kept, found, strict=True):
-        assert torch.allclose(gradient, gradients[name], rtol=1e-4, atol=1e-6), name
-    rates = torch.rand_like(named["9.weight"])
-    rates[::3] = 0
-    before = named["9.weight"].detach().clone()
-    ledger.step("9.weight", named["9.weight"].data, rates, tf32=False)
-    assert torch.allclose(named["9.weight"], before - rates * gradients["9.weight"], rtol=1e-5, atol=1e-6)
-    assert torch.equal(named["9.weight"][::3], before[::3])
+    assert torch.allclose(fused.fuse(copy.deepcopy(plain))(inputs), plain(inputs), atol=1e-5)
 
 
 @pytest.mark.parametrize("derivative", [True, False])
@@ -106,7 +79,7 @@ def test_weights_dropped_for_a_step(derivative: bool) -> None:
     ]
     gradients, rates = [torch.randn(shape, device=DEVICE) for shape in shapes], [torch.rand_like(w) for w in weights]
     results = []
-    for dropping in (Dropping(), fused.FusedDropping(rates)):
+    for dropping in (Dropping(), FusedDropping()):
         run = Stepped(parameters=[w.clone().requires_grad_() for w in weights], rates=rates)
         whole = dropping.hide(run, thetas)  # type: ignore[arg-type]
         hidden = [p.detach().clone() for p in run.parameters]
@@ -121,7 +94,7 @@ def test_weights_dropped_for_a_step(derivative: bool) -> None:
 
 @dataclass
 class Stepped:
-    """What dropping needs of a run."""
+    """The parts of a sub-model that dropping needs."""
 
     parameters: list[torch.Tensor]
     rates: list[torch.Tensor]
@@ -133,7 +106,7 @@ class Stepped:
 
 def test_what_cannot_be_fused_stays() -> None:
     branched = nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.ReLU())
-    assert fused.fuse(branched, None) is branched
+    assert fused.fuse(branched) is branched
     hooked = net()
     hooked[0].register_forward_hook(lambda *_: None)
-    assert fused.fuse(hooked, None) is hooked
+    assert fused.fuse(hooked) is hooked

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedgmr.training.dropping import factor
-from fedgmr.training.submodel.sliced_bench import SlicedBench
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,9 +22,14 @@ from fedgmr.submodels.widths import solve_widths, width_levels
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
 from fedgmr.training.evaluation.evaluator import Evaluator
+from fedgmr.training.plain.sequential import SequentialExecutor
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
-from fedgmr.training.submodel.workspace import LocalRun, MaskedBench
-from fedgmr.training.work import LocalTrainer
+from fedgmr.training.submodel.cut import MaskedCutter
+from fedgmr.training.submodel.flat_module import FlatModule
+from fedgmr.training.submodel.sliced_cut import SlicedCutter
+from fedgmr.training.submodel.workspace import SubModel, Workspace
+from fedgmr.training.thresholds import Dropping
+from fedgmr.training.work import LocalWork
 
 SEED = 5
 CPU = torch.device("cpu")
@@ -64,21 +67,28 @@ def order_of(task: Task, batch_size: int | None = None) -> SampleOrder:
     return SampleOrder([samples], seed=SEED, batch_size=batch_size or len(samples))
 
 
-def masked(task: Task, rule: LocalRule, *, steps: int = 1, **more: Any) -> LocalTrainer:
-    bench = MaskedBench(task.initial_model(SEED), task.layout(), CPU)
-    return LocalTrainer(task, bench, order_of(task), steps=steps, seed=SEED, rule=rule, **more)
+def masked(task: Task, rule: LocalRule, *, steps: int = 1, **more: Any) -> SequentialExecutor:
+    workspace = Workspace(MaskedCutter(FlatModule(task.initial_model(SEED), task.layout(), CPU)))
+    local = LocalWork(task=task, order=order_of(task), rule=rule, steps=steps, seed=SEED, **more)
+    return SequentialExecutor(local, workspace)
+
+
+def sliced_cutter(task: Task, rule: LocalRule, ladder: Sequence[float]) -> SlicedCutter:
+    model = task.initial_model(SEED)
+    plan = follow_channels(model)
+    return SlicedCutter(model, task.layout(), plan, tuple(ladder), CPU, scaler=rule.scaler, per_width=rule.per_width)
 
 
 def sliced(
     task: Task, rule: LocalRule, ladder: Sequence[float], *, steps: int = 1, **more: Any
-) -> tuple[LocalTrainer, LevelMap]:
-    """A trainer on small modules, and the level map of its prefixes."""
+) -> tuple[SequentialExecutor, LevelMap]:
+    """An executor on small modules, and the level map of its prefixes."""
     model, layout = task.initial_model(SEED), task.layout()
     plan = follow_channels(model)
     levels = width_levels(plan, layout, solve_widths(plan, layout, ladder), ladder=ladder)
-    bench = SlicedBench(model, layout, plan, tuple(ladder), rule, CPU)
     order = more.pop("order", None) or order_of(task)
-    return LocalTrainer(task, bench, order, steps=steps, seed=SEED, rule=rule, **more), levels
+    local = LocalWork(task=task, order=order, rule=rule, steps=steps, seed=SEED, **more)
+    return SequentialExecutor(local, Workspace(sliced_cutter(task, rule, ladder))), levels
 
 
 # FIARSE
@@ -86,7 +96,7 @@ def sliced(
 
 def factors(weights: Sequence[float], theta: float, *, derivative: bool = True) -> list[float]:
     least = torch.tensor(theta, dtype=torch.float64)
-    return factor(torch.tensor(weights, dtype=torch.float64), least, derivative=derivative).tolist()
+    return Dropping.factor(torch.tensor(weights, dtype=torch.float64), least, derivative=derivative).tolist()
 
 
 def test_the_factor_by_hand() -> None:
@@ -115,7 +125,7 @@ def test_theta_is_that_of_the_start_and_a_weight_below_it_is_frozen() -> None:
     assert second < 0.1
     task = ones_task(2)
     for steps, (values, loss) in expected.items():
-        update = masked(task, ThresholdedSGD(), steps=steps).train(work(task, model=torch.tensor([0.3, 0.1])))
+        update = masked(task, ThresholdedSGD(), steps=steps).train([work(task, model=torch.tensor([0.3, 0.1]))])[0]
         assert update.values.tolist() == pytest.approx(values, abs=1e-7)
         assert update.loss == pytest.approx(loss, abs=1e-7)
 
@@ -125,30 +135,30 @@ def test_a_weight_that_changes_sign_beyond_theta_goes_on() -> None:
     task = ones_task(2)
     rule = ThresholdedSGD(derivative=False)
     job = work(task, model=torch.tensor([0.6, 0.3]), learning_rate=1.0)
-    assert masked(task, rule, steps=2).train(job).values.tolist() == pytest.approx([-1.4, -1.7])
+    assert masked(task, rule, steps=2).train([job])[0].values.tolist() == pytest.approx([-1.4, -1.7])
     # Theta 0.6: the first is frozen at -0.4.
     job = work(task, model=torch.tensor([0.6, 2.6]), learning_rate=1.0)
-    assert masked(task, rule, steps=2).train(job).values.tolist() == pytest.approx([-0.4, 0.6])
+    assert masked(task, rule, steps=2).train([job])[0].values.tolist() == pytest.approx([-0.4, 0.6])
 
 
 def test_theta_counts_the_sub_model_only() -> None:
     # Level 0 has 0.3 and 0.1, in the order 2, 0; 0.02 and 0 are outside and neither lower theta nor come back.
     levels = LevelMap(torch.tensor([0, 1, 0, 1], dtype=torch.uint8), (0.5, 1.0))
     task = ones_task(4)
-    trainer = masked(task, ThresholdedSGD())
+    executor = masked(task, ThresholdedSGD())
     job = work(task, levels, model=torch.tensor([0.1, 0.02, 0.3, 0.0]))
-    assert trainer.train(job).values.tolist() == pytest.approx([0.1 - 0.15, 0.3 - 0.1375])
-    whole = trainer.train(work(task, levels, 1, model=job.model)).values
+    assert executor.train([job])[0].values.tolist() == pytest.approx([0.1 - 0.15, 0.3 - 0.1375])
+    whole = executor.train([work(task, levels, 1, model=job.model)])[0].values
     # With all of it theta is 0: every factor is 1, also that of the weight 0. Level order: 0, 2, 1, 3.
     assert whole.tolist() == pytest.approx([0.0, 0.2, -0.08, -0.1])
 
 
 def test_theta_of_the_next_task_is_its_own() -> None:
     task = ones_task(2)
-    trainer = masked(task, ThresholdedSGD())
-    first = trainer.train(work(task, model=torch.tensor([0.3, 0.1])))
-    trainer.train(work(task, model=torch.tensor([4.0, 2.0])))
-    again = trainer.train(work(task, model=torch.tensor([0.3, 0.1])))
+    executor = masked(task, ThresholdedSGD())
+    first = executor.train([work(task, model=torch.tensor([0.3, 0.1]))])[0]
+    executor.train([work(task, model=torch.tensor([4.0, 2.0]))])
+    again = executor.train([work(task, model=torch.tensor([0.3, 0.1]))])[0]
     assert torch.equal(first.values, again.values)
 
 
@@ -164,7 +174,7 @@ def test_theta_of_the_next_task_is_its_own() -> None:
 def test_one_theta_or_one_per_tensor(scope: Any, expected: list[float]) -> None:
     task = ones_task(2, bias=True)
     job = work(task, model=torch.tensor([0.3, 0.2, 0.05]))
-    assert masked(task, ThresholdedSGD(scope=scope)).train(job).values.tolist() == pytest.approx(expected)
+    assert masked(task, ThresholdedSGD(scope=scope)).train([job])[0].values.tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("scope", ["global", "layerwise"])
@@ -172,11 +182,11 @@ def test_a_tensor_outside_the_sub_model_stays_zero(scope: Any) -> None:
     # The bias is outside: theta is the smallest weight, 0.2, in both scopes.
     levels = LevelMap(torch.tensor([0, 0, 1], dtype=torch.uint8), (0.5, 1.0))
     task = ones_task(2, bias=True)
-    trainer = masked(task, ThresholdedSGD(scope=scope), steps=2)
-    update = trainer.train(work(task, levels, model=torch.tensor([0.3, 0.2, 9.0]), learning_rate=0.01))
+    executor = masked(task, ThresholdedSGD(scope=scope), steps=2)
+    update = executor.train([work(task, levels, model=torch.tensor([0.3, 0.2, 9.0]), learning_rate=0.01)])[0]
     assert torch.isfinite(update.values).all()
-    assert isinstance(trainer.bench, MaskedBench)
-    assert trainer.bench.desk.flat[2] == 0
+    assert isinstance(executor.workspace.cutter, MaskedCutter)
+    assert executor.workspace.cutter.module.flat[2] == 0
     assert update.values[1] == pytest.approx(0.2 - 0.015)  # frozen after the first step
 
 
@@ -188,11 +198,11 @@ def test_normalisation_parameters_are_neither_masked_nor_scaled(norm: Callable[[
     weights, norms = [0.3, 0.1, 0.2, 0.4, 0.5, -0.25], [0.05, 0.06, 0.07, 0.01, -0.02, 0.03]
     job = work(task, model=torch.tensor(weights + norms, dtype=torch.float64), learning_rate=0.3)
     for steps in (1, 2):
-        biases = masked(task, ThresholdedSGD(), steps=steps).train(job).values[9:]
+        biases = masked(task, ThresholdedSGD(), steps=steps).train([job])[0].values[9:]
         assert biases.tolist() == pytest.approx([bias - 0.1 * steps for bias in norms[3:]], abs=1e-12)
     # One step at weights that all take part: the norm's own step is the plain one, that of the weights is scaled.
     task = replace(task, loss=lambda outputs, targets: outputs.pow(3).mean() * 100)
-    thresholded, plain = (masked(task, rule).train(job).values for rule in (ThresholdedSGD(), PlainSGD()))
+    thresholded, plain = (masked(task, rule).train([job])[0].values for rule in (ThresholdedSGD(), PlainSGD()))
     assert torch.equal(thresholded[6:], plain[6:])
     assert not torch.equal(plain[6:], job.model[6:])
     ratio = (thresholded - job.model)[:6] / (plain - job.model)[:6]
@@ -225,7 +235,7 @@ def test_the_rule_is_the_chain_rule_through_the_mask(scope: Any) -> None:
     layout, steps, rate = task.layout(), 8, 1.0
     levels = LevelMap.from_scores(layout.flatten(task.initial_model(SEED)).abs(), (0.4, 1.0))
     job = work(task, levels, learning_rate=rate)
-    update = masked(task, ThresholdedSGD(scope=scope), steps=steps).train(job)
+    update = masked(task, ThresholdedSGD(scope=scope), steps=steps).train([job])[0]
 
     inside = layout.views(levels.mask(0))
     weights = [w.clone() for w in layout.views(torch.where(levels.mask(0), job.model, 0))]
@@ -299,9 +309,9 @@ def number_with(level: int, own: int = 2) -> int:
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_a_mini_batch_changes_coordinates_up_to_its_level_only(level: int) -> None:
     task = small_task()
-    trainer, levels = sliced(task, OrderedDropout(), LADDER)
+    executor, levels = sliced(task, OrderedDropout(), LADDER)
     job = work(task, levels, 2, first_batch=number_with(level))
-    update = trainer.train(job)
+    update = executor.train([job])[0]
     moved = levels.unpack(update.values, 2, torch.zeros(levels.sizes[2], dtype=torch.float64)) != job.model
     assert torch.equal(moved, levels.mask(level))
     # The step itself is that of the narrow network: units 0 .. k - 1.
@@ -317,28 +327,27 @@ def test_a_mini_batch_changes_coordinates_up_to_its_level_only(level: int) -> No
     assert update.loss == pytest.approx(loss.item(), abs=1e-14)
 
 
-class RecordingBench(SlicedBench):
+class Recording(Workspace):
     """Remembers the levels asked for."""
 
     asked: list[int]
 
-    def run(self, level: int | None = None) -> LocalRun:
+    def open(self, level: int | None = None) -> SubModel:
         """As usual."""
         self.asked.append(self.task.level if level is None else level)
-        return super().run(level)
+        return super().open(level)
 
 
 @pytest.mark.parametrize("own", [0, 1, 2])
 def test_one_draw_per_mini_batch(own: int) -> None:
     task = small_task()
-    model, layout = task.initial_model(SEED), task.layout()
-    bench = RecordingBench(model, layout, follow_channels(model), LADDER, OrderedDropout(), CPU)
+    workspace = Recording(sliced_cutter(task, OrderedDropout(), LADDER))
     _, levels = sliced(task, OrderedDropout(), LADDER)
-    trainer = LocalTrainer(task, bench, order_of(task, 4), steps=12, seed=SEED, rule=OrderedDropout())
-    bench.asked = []
-    trainer.train(work(task, levels, own, first_batch=7))
-    assert bench.asked[:12] == [drawn(OrderedDropout(), own, number) for number in range(7, 19)]
-    assert len(set(bench.asked)) == own + 1
+    local = LocalWork(task=task, order=order_of(task, 4), rule=OrderedDropout(), steps=12, seed=SEED)
+    workspace.asked = []
+    SequentialExecutor(local, workspace).train([work(task, levels, own, first_batch=7)])
+    assert workspace.asked[:12] == [drawn(OrderedDropout(), own, number) for number in range(7, 19)]
+    assert len(set(workspace.asked)) == own + 1
 
 
 def bce(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -355,9 +364,9 @@ def test_distillation_adds_both_gradients_at_the_same_weights(soft_targets: Any)
     rule = OrderedDropout(distillation=True, soft_targets=soft_targets)
     numbers = range(1000)
     start = next(n for n in numbers if [drawn(rule, 2, n + i) for i in range(4)] == [0, 1, 2, 0])
-    trainer, levels = sliced(task, rule, LADDER, steps=4)
+    executor, levels = sliced(task, rule, LADDER, steps=4)
     job = work(task, levels, 2, first_batch=start, learning_rate=0.5)
-    update = trainer.train(job)
+    update = executor.train([job])[0]
 
     weights = [view.clone() for view in task.layout().views(job.model)]
     losses = []
@@ -398,9 +407,9 @@ def blocks() -> Tensor:
 @pytest.mark.parametrize("distillation", [False, True])
 def test_statistics_of_the_trained_width_only(level: int, distillation: bool) -> None:
     task = normed_task()
-    trainer, levels = sliced(task, OrderedDropout(distillation=distillation), LADDER)
+    executor, levels = sliced(task, OrderedDropout(distillation=distillation), LADDER)
     job = work(task, levels, 2, buffers=blocks(), first_batch=number_with(level))
-    update = trainer.train(job)
+    update = executor.train([job])[0]
     assert update.buffers.shape == (36,)
     # By hand: 0.9 of the old and 0.1 of the batch's mean and unbiased variance, in the units of the width.
     weight, bias = job.model[:6], job.model[6:12]
@@ -417,8 +426,8 @@ def test_statistics_of_the_trained_width_only(level: int, distillation: bool) ->
 @pytest.mark.parametrize("own", [0, 1, 2])
 def test_a_client_uploads_the_statistics_up_to_its_own_width(own: int) -> None:
     task = normed_task()
-    trainer, levels = sliced(task, OrderedDropout(), LADDER, steps=6)
-    update = trainer.train(work(task, levels, own, buffers=blocks()))
+    executor, levels = sliced(task, OrderedDropout(), LADDER, steps=6)
+    update = executor.train([work(task, levels, own, buffers=blocks())])[0]
     assert update.buffers.shape == (12 * (own + 1),)
     found = update.buffers.view(own + 1, 12)
     trained = {drawn(OrderedDropout(), own, number) for number in range(6)}
@@ -479,13 +488,13 @@ def two_layers(ones: Tensor | None = None, **more: Any) -> Task:
 )
 def test_the_scaler_by_hand(scaler: bool | None, values: list[float], loss: float) -> None:
     task = two_layers()
-    trainer, levels = sliced(task, WidthSGD(scaler=scaler), (0.5, 1.0))
+    executor, levels = sliced(task, WidthSGD(scaler=scaler), (0.5, 1.0))
     model = torch.tensor([2.0, 7.0, 3.0, 5.0])
-    update = trainer.train(work(task, levels, model=model))
+    update = executor.train([work(task, levels, model=model)])[0]
     assert update.values.tolist() == pytest.approx(values)
     assert update.loss == pytest.approx(loss)
     # Nothing is divided at the full width: 2·3 + 7·5 = 41. Level order: 0, 2, 1, 3.
-    whole = trainer.train(work(task, levels, 1, model=model))
+    whole = executor.train([work(task, levels, 1, model=model)])[0]
     assert whole.loss == pytest.approx(41.0)
     assert whole.values.tolist() == pytest.approx([2 - 0.3, 3 - 0.2, 7 - 0.5, 5 - 0.7])
 
@@ -493,8 +502,8 @@ def test_the_scaler_by_hand(scaler: bool | None, values: list[float], loss: floa
 def test_the_scaler_rests_in_evaluation() -> None:
     # The metric sums the outputs: two samples of 6, not of 12.
     task = two_layers(metric=lambda outputs, targets: (outputs.sum(), 1))
-    trainer, levels = sliced(task, WidthSGD(scaler=True), (0.5, 1.0), held_out=[np.array([0, 1])])
-    update = trainer.train(work(task, levels, model=torch.tensor([2.0, 7.0, 3.0, 5.0])))
+    executor, levels = sliced(task, WidthSGD(scaler=True), (0.5, 1.0), held_out=[np.array([0, 1])])
+    update = executor.train([work(task, levels, model=torch.tensor([2.0, 7.0, 3.0, 5.0]))])[0]
     assert update.report is not None
     assert update.report.metric == pytest.approx(12.0)
     assert update.loss == pytest.approx(12.0)
@@ -504,17 +513,17 @@ def test_scaler_none_is_for_batch_norm() -> None:
     for task, as_if in ((normed_task(), True), (small_task(), False)):
         updates: dict[bool | None, Update] = {}
         for scaler in (None, True, False):
-            trainer, levels = sliced(task, WidthSGD(scaler=scaler, norm="running"), LADDER)
-            updates[scaler] = trainer.train(work(task, levels, 1))
+            executor, levels = sliced(task, WidthSGD(scaler=scaler, norm="running"), LADDER)
+            updates[scaler] = executor.train([work(task, levels, 1)])[0]
         assert torch.equal(updates[None].values, updates[as_if].values)
         assert not torch.equal(updates[None].values, updates[not as_if].values)
         assert torch.equal(updates[None].buffers, updates[as_if].buffers)
     layer_norm = task_of(
         lambda: nn.Sequential(nn.Linear(1, 6), nn.LayerNorm(6), nn.Linear(6, 1)), torch.ones(4, 1), loss=mean_output
     )
-    trainer, _ = sliced(layer_norm, WidthSGD(), LADDER)
-    assert isinstance(trainer.bench, SlicedBench)
-    assert not trainer.bench.scaled
+    executor, _ = sliced(layer_norm, WidthSGD(), LADDER)
+    assert isinstance(executor.workspace.cutter, SlicedCutter)
+    assert not executor.workspace.cutter.scaled
 
 
 def three_classes(loss: Callable[[Tensor, Tensor], Tensor]) -> Task:
@@ -544,26 +553,26 @@ def test_a_class_the_client_lacks_contributes_no_gradient(kind: str) -> None:
     number = next(n for n in range(9) if task.train[1][order.batches(0, n, 1)[0, 0]] == 0)
     gradient, loss = by_hand(kind)
     model = torch.tensor([1.0, 2.0, 5.0])
-    trainer, levels = sliced(task, WidthSGD(), (1.0,), order=order)
-    update = trainer.train(work(task, levels, model=model, first_batch=number))
+    executor, levels = sliced(task, WidthSGD(), (1.0,), order=order)
+    update = executor.train([work(task, levels, model=model, first_batch=number)])[0]
     assert update.values.tolist() == pytest.approx([w - 0.1 * g for w, g in zip((1, 2, 5), gradient, strict=True)])
     assert update.values[2] == 5.0
     assert update.loss == pytest.approx(loss)
     # The other client has class 2 only: it alone is moved.
-    other = trainer.train(work(task, levels, model=model, client=1))
+    other = executor.train([work(task, levels, model=model, client=1)])[0]
     assert other.values.tolist()[:2] == [1.0, 2.0]
     assert other.values[2] != 5.0
     plain, _ = sliced(task, WidthSGD(masked_loss=False), (1.0,), order=order)
-    assert plain.train(work(task, levels, model=model, first_batch=number)).values[2] < 5.0
+    assert plain.train([work(task, levels, model=model, first_batch=number)])[0].values[2] < 5.0
 
 
 def test_only_running_statistics_come_back_changed() -> None:
     task = normed_task()
     changed = {}
     for norm in ("running", "static", "batch"):
-        trainer, levels = sliced(task, WidthSGD(norm=norm), LADDER, steps=3)  # type: ignore[arg-type]
+        executor, levels = sliced(task, WidthSGD(norm=norm), LADDER, steps=3)  # type: ignore[arg-type]
         job = work(task, levels, 1, buffers=torch.arange(12.0) + 1)
-        update = trainer.train(job)
+        update = executor.train([job])[0]
         changed[norm] = ~update.buffers.eq(torch.arange(12.0) + 1)
         assert torch.equal(job.buffers, torch.arange(12.0) + 1)
     four = [True] * 4 + [False] * 2
@@ -571,7 +580,7 @@ def test_only_running_statistics_come_back_changed() -> None:
     assert not changed["static"].any()
     assert not changed["batch"].any()
     for rule in (ThresholdedSGD(), ThresholdedSGD(norm="running")):
-        update = masked(task, rule).train(work(task, buffers=torch.arange(12.0) + 1))
+        update = masked(task, rule).train([work(task, buffers=torch.arange(12.0) + 1)])[0]
         assert torch.equal(update.buffers, torch.arange(12.0) + 1) == (rule.norm == "static")
 
 

@@ -1,7 +1,8 @@
 """Learning-rate schedules by hand."""
 
 import pytest
-from fedgmr.training.settings import ConstantRate, Halving, Steps, TrainingSettings
+
+from fedgmr.training.schedules import ConstantRate, Halving, Steps, TrainingSettings
 
 
 def test_constant() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from e2e import tiny
 from equivalence.runs import objects
-from equivalence.test_graphed import COARSE, FROZEN, far, images, workshop
+from equivalence.test_graphed import COARSE, FROZEN, far, images, training_of
 from torch import Tensor, nn
 
 from fedgmr import Task
@@ -20,15 +20,15 @@ from fedgmr.tasks.images import FlipAndCrop
 from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.vgg11 import VGG11
+from fedgmr.training.execution import TRITON
 from fedgmr.training.rules import OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
-from fedgmr.training.stacked import executor as stacked
 from fedgmr.training.stacked import net as stacked_net
-from fedgmr.training.stacked.executor import StackedExecutor, taking_of
-from fedgmr.training.stacked.plan import Conv, plan_stack
+from fedgmr.training.stacked.executor import StackedExecutor
+from fedgmr.training.stacked.plan import Conv, StackPlan
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 RUNS = pytest.mark.skipif(
-    not stacked_net.available() or (DEVICE == "cuda" and not torch.cuda.is_available()),
+    not TRITON or (DEVICE == "cuda" and not torch.cuda.is_available()),
     reason="needs Triton and a CUDA device, or Triton's interpreter",
 )
 
@@ -64,9 +64,18 @@ def objects_of(task: Task, method: str = "fedgmr", *, tf32: bool = False, slots:
     )
 
 
+def stacked(run: Assembly) -> StackedExecutor:
+    """The run's stacked executor, also on a CPU: the interpreter runs there."""
+    training = training_of(run)
+    work, model = training.work, run.task.initial_model(training.seed)
+    plan = StackedExecutor.plan_for(work, model, run.layout, training.settings.optimizer)
+    assert plan is not None
+    return StackedExecutor(work, plan, most=training.execution.slots)
+
+
 def trained(run: Assembly, *, stacks: bool) -> list[Update]:
     """The updates of every client's first task."""
-    executor = workshop(run).stacked() if stacks else run.fleet.executor
+    executor = stacked(run) if stacks else run.fleet.executor
     assert isinstance(executor, StackedExecutor) == stacks
     return executor.train(run.server.tasks(range(3), 0.0))
 
@@ -94,8 +103,7 @@ def test_stacks_agree_with_the_plain_loop(method: str) -> None:
 def test_weights_that_fall_below_the_threshold_are_put_by() -> None:
     run = objects_of(pictures(), "fiarse")
     tasks = run.server.tasks(range(3), 0.0)
-    executor = workshop(run).stacked()
-    assert executor is not None
+    executor = stacked(run)
     found = executor.train(tasks)
     assert distance(found, run.fleet.executor.train(tasks)) <= 1e-5
     put_by = executor.net.fallen[:3] != 0
@@ -123,8 +131,7 @@ def test_narrow_clients_compute_their_channels_alone(method: str, monkeypatch: p
     for _ in range(20 if method == "fedrolex" else 1):  # whose window moves on with every round
         run.server.merge(run.fleet.executor.train(run.server.tasks(range(3), 0.0)), 0.0)
     tasks = run.server.tasks(range(3), 0.0)
-    executor = workshop(run).stacked()
-    assert executor is not None
+    executor = stacked(run)
     found = executor.train(tasks)
     assert distance(found, run.fleet.executor.train(tasks)) <= 1e-5
     firsts, lasts = executor.net.ranges[1:, :, :3].unbind(1)
@@ -133,9 +140,12 @@ def test_narrow_clients_compute_their_channels_alone(method: str, monkeypatch: p
     assert int((lasts - firsts).min()) <= 20, "others are not"
     assert bool((firsts >= 16).any()) == (method == "fedrolex")
     with monkeypatch.context() as patch:
-        patch.setattr(stacked, "taking_of", lambda rule: replace(taking_of(rule), narrow=False))
-        whole = workshop(run).stacked()
-    assert whole is not None
+        rule = run.recipe.method.local
+        assert rule.stacking is not None
+        assert rule.stacking.narrow
+        patch.setattr(type(rule), "stacking", replace(rule.stacking, narrow=False))
+        whole = stacked(run)
+    assert not whole.net.stacking.narrow
     for one, other in zip(found, whole.train(tasks), strict=True):
         assert torch.equal(one.values, other.values)
 
@@ -159,8 +169,7 @@ def test_the_same_bits_however_many_there_are() -> None:
 def test_shares_of_a_weight_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trained(objects_of(pictures()), stacks=True)
     monkeypatch.setattr(stacked_net, "_LEAST_ROWS", 32)
-    executor = workshop(objects_of(pictures())).stacked()
-    assert executor is not None
+    executor = stacked(objects_of(pictures()))
     assert max(splits for _, splits in executor.net.shares) > 1
     parts = trained(objects_of(pictures()), stacks=True)
     assert distance(parts, whole) <= 1e-6
@@ -169,8 +178,7 @@ def test_shares_of_a_weight_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
 @RUNS
 def test_a_diverged_client_is_told_by_its_loss() -> None:
     run = objects_of(tiny.dense())
-    executor = workshop(run).stacked()
-    assert executor is not None
+    executor = stacked(run)
     good, bad = run.server.tasks([0, 1], 0.0)
     damaged = replace(bad, model=torch.full_like(bad.model, torch.nan))
     updates = executor.train([good, damaged])
@@ -180,7 +188,7 @@ def test_a_diverged_client_is_told_by_its_loss() -> None:
 def test_plans_of_the_papers_nets() -> None:
     for net, shape, pooled in ((Conv2(), (1, 28, 28), [1, 1]), (VGG11(), (3, 32, 32), [1, 1, 0, 1, 0, 1, 0, 1])):
         layout = Layout.of(net)
-        plan = plan_stack(net, layout, torch.Size(shape), 20)
+        plan = StackPlan.of(net, layout, torch.Size(shape), 20)
         assert plan is not None
         assert [layer.pool for layer in plan.layers if isinstance(layer, Conv)] == [bool(pool) for pool in pooled]
         assert all(layer.weight_at % 16 == 0 and layer.bias_at % 16 == 0 for layer in plan.layers)
@@ -210,13 +218,13 @@ def other_nets() -> dict[str, nn.Module]:
 @pytest.mark.parametrize("name", other_nets())
 def test_other_nets_are_not_stacked(name: str) -> None:
     net = other_nets()[name]
-    assert plan_stack(net, Layout.of(net), torch.Size((2, 6, 6)), 8) is None
+    assert StackPlan.of(net, Layout.of(net), torch.Size((2, 6, 6)), 8) is None
 
 
 def test_rules_in_stacks() -> None:
     rules = (PlainSGD(proximal=0.1), WidthSGD(scaler=True), OrderedDropout(distillation=True))
-    assert all(taking_of(rule) is None for rule in (*rules, ThresholdedSGD(scope="layerwise")))
-    assert all(taking_of(rule) for rule in (PlainSGD(), WidthSGD(), OrderedDropout(), ThresholdedSGD()))
+    assert all(rule.stacking is None for rule in (*rules, ThresholdedSGD(scope="layerwise")))
+    assert all(rule.stacking for rule in (PlainSGD(), WidthSGD(), OrderedDropout(), ThresholdedSGD()))
 
 
 def test_a_stacked_run_needs_a_device() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedgmr.tasks.task import Task
+from fedgmr.training import choice
 from fedgmr.training.plain.threaded import ThreadedExecutor
 
 
@@ -60,9 +61,33 @@ class Noise(nn.Module):
         return functional.dropout(inputs, 0.5, self.training)
 
 
-def test_a_model_that_draws_elsewhere_is_refused() -> None:
+def noisy() -> Task:
     task = tiny.dense()
-    noisy = replace(task, model=lambda: nn.Sequential(task.model(), Noise()))
-    run = objects(noisy, "fedavg", execution={"executor": "threaded"})
+    return replace(task, model=lambda: nn.Sequential(task.model(), Noise()))
+
+
+def test_a_model_that_draws_elsewhere_is_refused() -> None:
+    run = objects(noisy(), "fedavg", execution={"executor": "threaded"})
     with pytest.raises(ValueError, match=r"^execution.executor is threaded, and the model draws .* sequential\.$"):
         drive(run, ticks=1)
+
+
+@pytest.mark.parametrize(
+    ("task", "threads", "executor"),
+    [
+        (tiny.dense, 2, "threaded"),
+        (tiny.dropped, 2, "threaded"),
+        (tiny.dense, 1, "sequential"),
+        (noisy, 2, "sequential"),
+    ],
+)
+def test_auto_is_threaded_where_steps_are_small(task: Callable[[], Task], threads: int, executor: str) -> None:
+    torch.set_num_threads(threads)
+    before = torch.default_generator.get_state()
+    assert objects(task()).recipe.execution.executor == executor
+    assert torch.equal(torch.default_generator.get_state(), before)
+
+
+def test_auto_is_sequential_where_steps_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_SMALL_SHARE", 1)
+    assert objects(tiny.dense()).recipe.execution.executor == "sequential"

@@ -5,7 +5,6 @@ convolution. Models in which nothing is found stay as they are. A chain trained 
 stacked executor does not take, gains 30 to 40 % (H200); one with small mini-batches up to 20 %.
 """
 
-import operator
 from typing import Any
 
 import torch
@@ -22,27 +21,22 @@ _ROWS, _CHANNELS = 32, 64
 
 
 class _ReluPool(torch.autograd.Function):
-    """relu(inputs + bias), then the 2 x 2 maximum if wished; inputs [samples, channels, height, width]."""
+    """relu(inputs + bias), with `pool` the 2 x 2 maximum of it; inputs [samples, channels, height, width]."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, bias: Tensor, pool: bool) -> Tensor:
         """Outputs, channels last."""
         lying = inputs.contiguous(memory_format=torch.channels_last)
         samples, channels, height, width = lying.shape
-        ctx.pool, ctx.shape = pool, lying.shape
-        if not pool:
-            outputs = torch.empty_like(lying)
-            rows = samples * height * width
-            kernels.relu_forward[_grid(rows, channels)](lying, bias, outputs, rows, channels, _ROWS, _CHANNELS)
-            ctx.save_for_backward(outputs)
-            return outputs
-        height, width = height // 2, width // 2
+        if pool:
+            height, width = height // 2, width // 2
         outputs = _empty(lying, (samples, channels, height, width), lying.dtype)
-        codes = _empty(lying, (samples, channels, height, width), torch.uint8)
+        codes = _empty(lying, outputs.shape, torch.uint8) if pool else outputs
         rows = samples * height * width
-        kernels.pool_forward[_grid(rows, channels)](
-            lying, bias, outputs, codes, rows, height, width, channels, _ROWS, _CHANNELS
+        kernels.relu_pool_forward[_grid(rows, channels)](
+            lying, bias, outputs, codes, rows, width, channels, pool, _ROWS, _CHANNELS
         )
+        ctx.pool, ctx.shape = pool, lying.shape
         ctx.save_for_backward(codes)
         return outputs
 
@@ -56,15 +50,12 @@ class _ReluPool(torch.autograd.Function):
         into = _empty(slopes, ctx.shape, slopes.dtype)
         grid = _grid(rows, channels)
         sums = torch.empty((grid[0], channels), dtype=torch.float32, device=slopes.device)
-        if ctx.pool:
-            kernels.pool_backward[grid](slopes, kept, into, sums, rows, height, width, channels, _ROWS, _CHANNELS)
-        else:
-            kernels.relu_backward[grid](slopes, kept, into, sums, rows, channels, _ROWS, _CHANNELS)
+        kernels.relu_pool_backward[grid](slopes, kept, into, sums, rows, width, channels, ctx.pool, _ROWS, _CHANNELS)
         return into, sums.sum(0), None
 
 
-def conv_relu_pool(inputs: Tensor, weight: Tensor, bias: Tensor, pool: bool, *geometry: Any) -> Tensor:
-    """A convolution (stride, padding, dilation, groups) with ReLU, and the 2 x 2 maximum if wished."""
+def _conv_relu_pool(inputs: Tensor, weight: Tensor, bias: Tensor, pool: bool, *geometry: Any) -> Tensor:
+    """Compute a convolution (stride, padding, dilation, groups) with ReLU, with `pool` the 2 x 2 maximum behind it."""
     folded = functional.conv2d(inputs, weight, None, *geometry)
     even = folded.shape[-1] % 2 == 0 and folded.shape[-2] % 2 == 0
     outputs: Tensor = _ReluPool.apply(folded, bias, pool and even)  # type: ignore[no-untyped-call]
@@ -98,7 +89,7 @@ def _fuse(traced: fx.GraphModule, node: fx.Node) -> bool:
     with traced.graph.inserting_before(last):
         weight, bias = (traced.graph.get_attr(f"{node.target}.{name}") for name in ("weight", "bias"))
         geometry = (conv.stride, conv.padding, conv.dilation, conv.groups)
-        fused = traced.graph.call_function(conv_relu_pool, (node.args[0], weight, bias, pooled, *geometry))
+        fused = traced.graph.call_function(_conv_relu_pool, (node.args[0], weight, bias, pooled, *geometry))
     last.replace_all_uses_with(fused)
     for old in dict.fromkeys((last, relu, node)):
         traced.graph.erase_node(old)
@@ -123,7 +114,7 @@ def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
 
 
 def _grid(rows: int, channels: int) -> tuple[int, int]:
-    return -operator.floordiv(-rows, _ROWS), -operator.floordiv(-channels, _CHANNELS)
+    return -(-rows // _ROWS), -(-channels // _CHANNELS)
 
 
 def _empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

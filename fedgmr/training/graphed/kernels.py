@@ -12,74 +12,60 @@ import triton.language as tl
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def relu_forward(inputs, bias, outputs, rows, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Outputs = relu(inputs + bias) on [rows, channels]."""
+def relu_pool_forward(  # type: ignore[no-untyped-def]
+    inputs, bias, outputs, codes, rows, width, channels,
+    POOL: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Outputs [rows, channels] = relu(inputs + bias), with POOL the 2 x 2 maximum of it; width is the outputs'."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = (row[:, None] < rows) & (channel[None, :] < channels)
-    at = row[:, None].to(tl.int64) * channels + channel[None, :]
+    to = row[:, None].to(tl.int64) * channels + channel[None, :]
     added = tl.load(bias + channel, mask=channel < channels, other=0.0).to(tl.float32)
-    values = tl.load(inputs + at, mask=inside, other=0.0).to(tl.float32) + added[None, :]
-    tl.store(outputs + at, tl.maximum(values, 0.0), mask=inside)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def relu_backward(  # type: ignore[no-untyped-def]
-    slopes, outputs, into, sums, rows, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr
-):
-    """Into = slopes where outputs > 0; sums [blocks, channels] of it, for the bias."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = (row[:, None] < rows) & (channel[None, :] < channels)
-    at = row[:, None].to(tl.int64) * channels + channel[None, :]
-    alive = tl.load(outputs + at, mask=inside, other=0.0).to(tl.float32) > 0.0
-    slope = tl.where(alive, tl.load(slopes + at, mask=inside, other=0.0).to(tl.float32), 0.0)
-    tl.store(into + at, slope, mask=inside)
-    tl.store(sums + tl.program_id(0) * channels + channel, tl.sum(slope, 0), mask=channel < channels)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def pool_forward(  # type: ignore[no-untyped-def]
-    inputs, bias, outputs, codes, rows, height, width, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr
-):
-    """Outputs = 2 x 2 maximum of relu(inputs + bias); height and width are the outputs'."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    inside = (row[:, None] < rows) & (channel[None, :] < channels)
-    column, line = row % width, row // width  # line counts through all images
-    corner = (line * 4 * width + column * 2).to(tl.int64)  # the inputs have 2 x 2 as many rows
-    at = corner[:, None] * channels + channel[None, :]
-    best = tl.load(inputs + at, mask=inside, other=0.0).to(tl.float32)
-    code = tl.zeros([ROWS, CHANNELS], tl.int32)
-    for place in tl.static_range(1, 4):
-        step = ((place // 2) * 2 * width + place % 2) * channels
-        value = tl.load(inputs + at + step, mask=inside, other=0.0).to(tl.float32)
-        code = tl.where(value > best, place, code)
-        best = tl.maximum(value, best)
-    best += tl.load(bias + channel, mask=channel < channels, other=0.0).to(tl.float32)[None, :]
-    code = tl.where(best > 0.0, code, 4)
-    to = row[:, None].to(tl.int64) * channels + channel[None, :]
+    if POOL:
+        column, line = row % width, row // width  # line counts through all images
+        corner = (line * 4 * width + column * 2).to(tl.int64)  # the inputs have 2 x 2 as many rows
+        at = corner[:, None] * channels + channel[None, :]
+        best = tl.load(inputs + at, mask=inside, other=0.0).to(tl.float32)
+        code = tl.zeros([ROWS, CHANNELS], tl.int32)
+        for place in tl.static_range(1, 4):
+            step = ((place // 2) * 2 * width + place % 2) * channels
+            value = tl.load(inputs + at + step, mask=inside, other=0.0).to(tl.float32)
+            code = tl.where(value > best, place, code)
+            best = tl.maximum(value, best)
+        best += added[None, :]
+        tl.store(codes + to, tl.where(best > 0.0, code, 4).to(tl.uint8), mask=inside)
+    else:
+        best = tl.load(inputs + to, mask=inside, other=0.0).to(tl.float32) + added[None, :]
     tl.store(outputs + to, tl.maximum(best, 0.0), mask=inside)
-    tl.store(codes + to, code.to(tl.uint8), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def pool_backward(  # type: ignore[no-untyped-def]
-    slopes, codes, into, sums, rows, height, width, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr
-):
-    """Into = slopes where each field's largest input was, zero elsewhere; sums as in relu_backward."""
+def relu_pool_backward(  # type: ignore[no-untyped-def]
+    slopes, kept, into, sums, rows, width, channels,
+    POOL: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Into = slopes where an output was above zero, with POOL where its field's largest input was; zero elsewhere.
+
+    `kept` are the outputs, with POOL the codes. Sums [blocks, channels] of the slopes are for the bias.
+    """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = (row[:, None] < rows) & (channel[None, :] < channels)
     to = row[:, None].to(tl.int64) * channels + channel[None, :]
-    code = tl.load(codes + to, mask=inside, other=4).to(tl.int32)
-    slope = tl.where(code < 4, tl.load(slopes + to, mask=inside, other=0.0).to(tl.float32), 0.0)
-    column, line = row % width, row // width
-    corner = (line * 4 * width + column * 2).to(tl.int64)
-    at = corner[:, None] * channels + channel[None, :]
-    for place in tl.static_range(4):
-        step = ((place // 2) * 2 * width + place % 2) * channels
-        tl.store(into + at + step, tl.where(code == place, slope, 0.0), mask=inside)
+    slope = tl.load(slopes + to, mask=inside, other=0.0).to(tl.float32)
+    if POOL:
+        code = tl.load(kept + to, mask=inside, other=4).to(tl.int32)
+        slope = tl.where(code < 4, slope, 0.0)
+        column, line = row % width, row // width
+        corner = (line * 4 * width + column * 2).to(tl.int64)
+        at = corner[:, None] * channels + channel[None, :]
+        for place in tl.static_range(4):
+            step = ((place // 2) * 2 * width + place % 2) * channels
+            tl.store(into + at + step, tl.where(code == place, slope, 0.0), mask=inside)
+    else:
+        slope = tl.where(tl.load(kept + to, mask=inside, other=0.0).to(tl.float32) > 0.0, slope, 0.0)
+        tl.store(into + to, slope, mask=inside)
     tl.store(sums + tl.program_id(0) * channels + channel, tl.sum(slope, 0), mask=channel < channels)
 
 

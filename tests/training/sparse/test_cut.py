@@ -1,4 +1,4 @@
-"""Sparse training: the updates of the masked bench, whatever level, rule, optimiser and order of tasks."""
+"""Sparse training: the updates of the masked model, whatever level, rule, optimiser and order of tasks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,11 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fedgmr.training.plain.chains import arrange_for_training
-from fedgmr.training.submodel.bit_masks import BitMaskedBench
 from torch import Tensor, nn
 
-import fedgmr.training.sparse.cut as module_under_test
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
@@ -18,11 +15,15 @@ from fedgmr.submodels.rankings import Magnitude, RankingInputs
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
+from fedgmr.training.chains import Chain
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
+from fedgmr.training.plain.sequential import SequentialExecutor
 from fedgmr.training.rules import LocalRule, PlainSGD, ThresholdedSGD
-from fedgmr.training.sparse.cut import SparseBench, cut_sparse, large_layers
-from fedgmr.training.submodel.workspace import Bench, MaskedBench
-from fedgmr.training.work import LocalTrainer
+from fedgmr.training.sparse.cut import SparseCutter
+from fedgmr.training.submodel.cut import Cut, MaskedCutter
+from fedgmr.training.submodel.flat_module import FlatModule
+from fedgmr.training.submodel.workspace import Workspace
+from fedgmr.training.work import LocalWork
 
 LADDER = (0.1, 0.3, 1.0)
 CPU = torch.device("cpu")
@@ -77,17 +78,26 @@ def job_of(task: Task, level: int, *, shift: float = 0.0, **more: object) -> Cli
     return ClientTask(**(fields | more))  # type: ignore[arg-type]
 
 
-def sparse_bench(task: Task, optimizer: Optimizer | None = None, *, density: float = 0.5) -> SparseBench:
-    return SparseBench(task.initial_model(SEED), task.layout(), CPU, optimizer, density=density, smallest=1000)
+def sparse_space(task: Task, optimizer: Optimizer | None = None, *, density: float = 0.5) -> Workspace:
+    cutter = SparseCutter(task.initial_model(SEED), task.layout(), density=density, smallest=1000)
+    return Workspace(cutter, optimizer)
 
 
-def masked_bench(task: Task, optimizer: Optimizer | None = None) -> MaskedBench:
-    return MaskedBench(task.initial_model(SEED), task.layout(), CPU, optimizer)
+def masked_space(task: Task, optimizer: Optimizer | None = None, model: nn.Module | None = None) -> Workspace:
+    module = FlatModule(model or task.initial_model(SEED), task.layout(), CPU)
+    return Workspace(MaskedCutter(module), optimizer)
 
 
-def trainer_of(task: Task, bench: Bench, rule: LocalRule | None = None) -> LocalTrainer:
+def train(
+    task: Task,
+    space: Workspace,
+    job: ClientTask,
+    rule: LocalRule | None = None,
+    held_out: list[np.ndarray] | None = None,
+) -> Update:
     order = SampleOrder([np.arange(30), np.arange(30, 60)], seed=SEED, batch_size=7)
-    return LocalTrainer(task, bench, order, steps=4, seed=SEED, rule=rule or PlainSGD())
+    work = LocalWork(task=task, order=order, rule=rule or PlainSGD(), steps=4, seed=SEED, held_out=held_out)
+    return SequentialExecutor(work, space).train([job])[0]
 
 
 def close(found: Update, wanted: Update, tolerance: float) -> None:
@@ -112,15 +122,15 @@ def kept_in_large(job: ClientTask, layout: Layout) -> int:
 
 @pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("rule", RULES)
-def test_updates_of_the_masked_bench(rule: str, level: int) -> None:
+def test_updates_of_the_masked_space(rule: str, level: int) -> None:
     task = task_of()
     job = job_of(task, level)
-    bench = sparse_bench(task)
-    found = trainer_of(task, bench, RULES[rule]).train(job)
-    close(found, trainer_of(task, masked_bench(task), RULES[rule]).train(job), 1e-12)
+    space = sparse_space(task)
+    found = train(task, space, job, RULES[rule])
+    close(found, train(task, masked_space(task), job, RULES[rule]), 1e-12)
     # Where they keep 10 or 30 %, both large layers were sparse: 5307 coordinates without the 5040 of these two.
     short = 5307 - 5040 + kept_in_large(job, task.layout())
-    assert len(bench.run().flat) == (short if level < 2 else 5307)
+    assert len(space.open().flat) == (short if level < 2 else 5307)
     assert (found.values != job.levels.pack(job.model, level)).double().mean() > 0.5, "they were trained"
 
 
@@ -129,7 +139,7 @@ def test_single_precision() -> None:
     task = task_of(lambda: chain(torch.float32, nn.Tanh), torch.float32)
     for level in (0, 1):
         job = job_of(task, level)
-        close(trainer_of(task, sparse_bench(task)).train(job), trainer_of(task, masked_bench(task)).train(job), 1e-5)
+        close(train(task, sparse_space(task), job), train(task, masked_space(task), job), 1e-5)
 
 
 def test_conv_2() -> None:
@@ -140,18 +150,18 @@ def test_conv_2() -> None:
     layout, model = task.layout(), task.initial_model(0)
     levels = Magnitude().rank(RankingInputs(layout=layout, ladder=(0.05, 1.0), model=layout.flatten(model)))
     job = replace(job_of(task, 0), levels=levels, learning_rate=0.05)
-    bench = SparseBench(model, layout, CPU, density=0.12, smallest=1_000_000)
-    close(trainer_of(task, bench).train(job), trainer_of(task, masked_bench(task)).train(job), 1e-5)
+    space = Workspace(SparseCutter(model, layout, density=0.12, smallest=1_000_000))
+    close(train(task, space, job), train(task, masked_space(task), job), 1e-5)
     # All but the large layer, and 5 % of 6,601,504 weights without the 40 + 2,560 + 6,349 of the other tensors.
-    assert len(bench.run().flat) == 181_182 + 321_126
+    assert len(space.open().flat) == 181_182 + 321_126
 
 
 @pytest.mark.parametrize("optimizer", [SGD(), Adam()])
 def test_any_optimizer(optimizer: Optimizer) -> None:
     task = task_of()
     job = replace(job_of(task, 1), learning_rate=0.01)
-    found = trainer_of(task, sparse_bench(task, optimizer)).train(job)
-    close(found, trainer_of(task, masked_bench(task, optimizer)).train(job), 1e-9)
+    found = train(task, sparse_space(task, optimizer), job)
+    close(found, train(task, masked_space(task, optimizer), job), 1e-9)
 
 
 def test_only_layers_with_few_weights_kept_are_sparse() -> None:
@@ -162,13 +172,13 @@ def test_only_layers_with_few_weights_kept_are_sparse() -> None:
     codes[first.start : first.start + 400] = 0  # 10.4 % of the first layer
     codes[second.start : second.stop] = 0
     job = replace(job_of(task, 0), levels=LevelMap(codes, LADDER))
-    bench = sparse_bench(task, density=0.105)
-    close(trainer_of(task, bench).train(job), trainer_of(task, masked_bench(task)).train(job), 1e-12)
-    assert len(bench.run().flat) == 5307 - 3840 + 400
-    assert len(bench.run().parameters[4]) == 400
-    dense = sparse_bench(task, density=0.104)  # 399 of 3840
-    trainer_of(task, dense).train(job)
-    assert len(dense.run().flat) == 5307
+    space = sparse_space(task, density=0.105)
+    close(train(task, space, job), train(task, masked_space(task), job), 1e-12)
+    assert len(space.open().flat) == 5307 - 3840 + 400
+    assert len(space.open().parameters[4]) == 400
+    dense = sparse_space(task, density=0.104)  # 399 of 3840
+    train(task, dense, job)
+    assert len(dense.open().flat) == 5307
 
 
 def test_a_layer_without_any_weight_kept() -> None:
@@ -181,8 +191,8 @@ def test_a_layer_without_any_weight_kept() -> None:
             codes[place.start : place.stop] = 1
         bare = replace(job, levels=LevelMap(codes, LADDER))
         for rule in RULES.values():
-            found = trainer_of(task, sparse_bench(task), rule).train(bare)
-            close(found, trainer_of(task, masked_bench(task), rule).train(bare), 1e-12)
+            found = train(task, sparse_space(task), bare, rule)
+            close(found, train(task, masked_space(task), bare, rule), 1e-12)
 
 
 def same(one: Update, other: Update) -> bool:
@@ -199,33 +209,34 @@ def test_an_update_does_not_depend_on_the_tasks_trained_before() -> None:
         job_of(task, 1, shift=2),
         job_of(task, 0, first_batch=0),
     ]
-    alone = [trainer_of(task, sparse_bench(task)).train(job) for job in jobs]
-    trainer = trainer_of(task, sparse_bench(task))
+    alone = [train(task, sparse_space(task), job) for job in jobs]
+    space = sparse_space(task)
     for indices in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [2, 2, 0, 0, 3, 1]):
-        assert all(same(trainer.train(jobs[i]), alone[i]) for i in indices)
+        assert all(same(train(task, space, jobs[i]), alone[i]) for i in indices)
 
 
-def test_a_structure_is_found_once_per_map_and_level(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_is_made_once_per_map_and_level(monkeypatch: pytest.MonkeyPatch) -> None:
     found = list[int]()
+    make = SparseCutter.cut
 
-    def counting(levels: LevelMap, level: int, *rest: object) -> object:
+    def counting(self: SparseCutter, levels: LevelMap, level: int) -> Cut:
         found.append(level)
-        return cut_sparse(levels, level, *rest)  # type: ignore[arg-type]
+        return make(self, levels, level)
 
-    monkeypatch.setattr(module_under_test, "cut_sparse", counting)
+    monkeypatch.setattr(SparseCutter, "cut", counting)
     task = task_of()
-    trainer = trainer_of(task, sparse_bench(task))
+    space = sparse_space(task)
 
-    def train(*jobs: tuple[int, int]) -> list[int]:
+    def made(*jobs: tuple[int, int]) -> list[int]:
         found.clear()
         for version, level in jobs:
-            trainer.train(job_of(task, level, shift=version))
+            train(task, space, job_of(task, level, shift=version))
         return list(found)
 
-    assert train((0, 0), (0, 0), (0, 1), (0, 0), (0, 1)) == [0, 1]
-    assert train((1, 0), (0, 0), (1, 0), (0, 1)) == [0], "tasks of the map before are still on their way"
-    assert train((2, 0), (0, 0)) == [0], "two maps are kept, those used last"
-    assert train((1, 0)) == [0]
+    assert made((0, 0), (0, 0), (0, 1), (0, 0), (0, 1)) == [0, 1]
+    assert made((1, 0), (0, 0), (1, 0), (0, 1)) == [0], "tasks of the map before are still on their way"
+    assert made((2, 0), (0, 0)) == [0], "two maps are kept, those used last"
+    assert made((1, 0)) == [0]
 
 
 def test_another_level_within_a_task() -> None:
@@ -233,13 +244,13 @@ def test_another_level_within_a_task() -> None:
     task = task_of()
     inputs, targets = task.train[0][:9], task.train[1][:9]
     results = []
-    for bench in (sparse_bench(task), masked_bench(task)):
-        bench.begin(job_of(task, 1), task.loss)
+    for space in (sparse_space(task), masked_space(task)):
+        space.begin(job_of(task, 1), task.loss)
         for level in (1, 0, 2, 0, 1):
             torch.manual_seed(level)
-            run = bench.run(level)
-            run.descend(run.gradients(run.loss(run.module(inputs), targets)))
-        results.append(bench.finish())
+            sub = space.open(level)
+            sub.descend(sub.gradients(sub.loss(sub.module(inputs), targets)))
+        results.append(space.finish())
     (found, buffers), (wanted, wanted_buffers) = results
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(buffers, wanted_buffers, rtol=1e-12, atol=1e-12)
@@ -247,19 +258,17 @@ def test_another_level_within_a_task() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rule", RULES)
-def test_without_sparse_layers_it_is_the_masked_bench_bit_for_bit(rule: str, dtype: torch.dtype) -> None:
+def test_without_sparse_layers_it_is_the_masked_model_bit_for_bit(rule: str, dtype: torch.dtype) -> None:
     task = task_of(lambda: chain(dtype), dtype)
-    plain, by_hand = (task.initial_model(SEED) for _ in range(2))
-    for module in (plain, by_hand):
-        arrange_for_training(module, CPU)
-    wanted = trainer_of(task, MaskedBench(plain, task.layout(), CPU), RULES[rule])
-    by_bits = trainer_of(task, BitMaskedBench(by_hand, task.layout(), CPU), RULES[rule])
-    switched_off = trainer_of(task, sparse_bench(task, density=0.0), RULES[rule])
+    plain = task.initial_model(SEED)
+    chain_of_layers = Chain.of(plain)
+    assert chain_of_layers is not None
+    chain_of_layers.arrange_for_training()
+    masked, switched_off = masked_space(task, model=plain), sparse_space(task, density=0.0)
     for level, shift in ((0, 0), (1, 0), (2, 0), (1, 1), (0, 1)):
         job = job_of(task, level, shift=shift)
-        update = wanted.train(job)
-        assert same(by_bits.train(job), update)
-        assert same(switched_off.train(job), update)
+        update = train(task, masked, job, RULES[rule])
+        assert same(train(task, switched_off, job, RULES[rule]), update)
         assert not (update.values.view(torch.int32 if dtype == torch.float32 else torch.int64) == -(2**31)).any()
 
 
@@ -278,10 +287,10 @@ class Tied(nn.Module):
 
 def test_large_layers() -> None:
     model = Tied()
-    assert list(large_layers(model, Layout.of(model), 1000)) == ["free.weight"]
-    assert list(large_layers(model, Layout.of(model), 120)) == ["free.weight", "small.weight"]
+    assert list(SparseCutter.large_layers(model, Layout.of(model), 1000)) == ["free.weight"]
+    assert list(SparseCutter.large_layers(model, Layout.of(model), 120)) == ["free.weight", "small.weight"]
     alone = nn.Linear(40, 30)
-    assert list(large_layers(alone, Layout.of(alone), 1200)) == ["weight"]
+    assert list(SparseCutter.large_layers(alone, Layout.of(alone), 1200)) == ["weight"]
 
 
 def test_a_model_that_uses_the_weight_itself() -> None:
@@ -298,14 +307,14 @@ def test_a_model_that_uses_the_weight_itself() -> None:
 
     task = task_of(Own)
     job = job_of(task, 0)
-    close(trainer_of(task, sparse_bench(task)).train(job), trainer_of(task, masked_bench(task)).train(job), 1e-12)
+    close(train(task, sparse_space(task), job), train(task, masked_space(task), job), 1e-12)
 
 
 def test_reports_are_of_the_sparse_sub_model() -> None:
     task = task_of()
-    reports = []
-    for bench in (sparse_bench(task), masked_bench(task)):
-        trainer = trainer_of(task, bench)
-        trainer.held_out = [np.arange(20), np.arange(20, 40)]
-        reports.append(trainer.train(job_of(task, 0)).report)
+    held_out = [np.arange(20), np.arange(20, 40)]
+    reports = [
+        train(task, space, job_of(task, 0), held_out=held_out).report
+        for space in (sparse_space(task), masked_space(task))
+    ]
     assert reports[0] == reports[1] is not None

@@ -14,10 +14,12 @@ from fedgmr.exchange import ClientTask, Report, Update
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
-from fedgmr.training.executor import SequentialExecutor
+from fedgmr.training.plain.sequential import SequentialExecutor
 from fedgmr.training.rules import LocalRule, PlainSGD
-from fedgmr.training.submodel.workspace import MaskedBench
-from fedgmr.training.work import LocalTrainer
+from fedgmr.training.submodel.cut import MaskedCutter
+from fedgmr.training.submodel.flat_module import FlatModule
+from fedgmr.training.submodel.workspace import Workspace
+from fedgmr.training.work import LocalWork
 
 SEED = 5
 
@@ -36,21 +38,22 @@ def convolutional() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3))
 
 
-def bench_of(task: Task) -> MaskedBench:
-    return MaskedBench(task.initial_model(SEED), task.layout(), torch.device("cpu"))
+def workspace_of(task: Task) -> Workspace:
+    return Workspace(MaskedCutter(FlatModule(task.initial_model(SEED), task.layout(), torch.device("cpu"))))
 
 
-def trainer_of(
+def executor_of(
     task: Task, *, steps: int = 4, rule: LocalRule | None = None, held_out: list[np.ndarray] | None = None
-) -> LocalTrainer:
+) -> SequentialExecutor:
     half = len(task.train[0]) // 2
     order = SampleOrder([np.arange(half), np.arange(half, 2 * half)], seed=SEED, batch_size=5)
-    return LocalTrainer(task, bench_of(task), order, steps=steps, seed=SEED, rule=rule or PlainSGD(), held_out=held_out)
+    local = LocalWork(task=task, order=order, rule=rule or PlainSGD(), steps=steps, seed=SEED, held_out=held_out)
+    return SequentialExecutor(local, workspace_of(task))
 
 
-def flat_of(trainer: LocalTrainer) -> Tensor:
-    assert isinstance(trainer.bench, MaskedBench)
-    return trainer.bench.desk.flat
+def flat_of(executor: SequentialExecutor) -> Tensor:
+    assert isinstance(executor.workspace.cutter, MaskedCutter)
+    return executor.workspace.cutter.module.flat
 
 
 def work(task: Task, *, levels: LevelMap | None = None, level: int = 0, **more: object) -> ClientTask:
@@ -106,8 +109,8 @@ def plain_loop(task: Task, job: ClientTask, steps: int) -> tuple[Tensor, float]:
 def test_equals_a_plain_masked_loop_bit_for_bit(level: int) -> None:
     task = task_of(convolutional)
     job = work(task, levels=levels_for(task), level=level)
-    trainer = trainer_of(task)
-    update = trainer.train(job)
+    executor = executor_of(task)
+    update = executor.train([job])[0]
     flat, loss = plain_loop(task, job, steps=4)
     assert torch.equal(update.values, job.levels.pack(flat, level))
     assert update.loss == pytest.approx(loss, rel=1e-6)
@@ -115,7 +118,7 @@ def test_equals_a_plain_masked_loop_bit_for_bit(level: int) -> None:
     # Nothing has grown outside the sub-model, and what is inside has moved.
     outside = ~job.levels.mask(level)
     assert int(outside.sum()) == {0: 63 - 6, 1: 63 - 32, 2: 0}[level]
-    assert (flat_of(trainer)[outside] == 0).all()
+    assert (flat_of(executor)[outside] == 0).all()
     assert (update.values != job.levels.pack(job.model, level)).float().mean() > 0.4
 
 
@@ -123,7 +126,7 @@ def test_the_global_model_is_left_alone() -> None:
     task = task_of(lambda: nn.Sequential(convolutional(), nn.BatchNorm1d(3)))
     job = work(task, levels=levels_for(task), level=1)
     model, buffers = job.model.clone(), job.buffers.clone()
-    update = trainer_of(task).train(job)
+    update = executor_of(task).train([job])[0]
     assert torch.equal(job.model, model)
     assert torch.equal(job.buffers, buffers)
     assert not torch.equal(update.buffers, buffers)
@@ -146,8 +149,8 @@ def test_an_update_does_not_depend_on_the_tasks_trained_before() -> None:
         work(task, levels=second, level=2, map_version=1, client=0),
         work(task, levels=first, level=0, first_batch=0),
     ]
-    alone = [trainer_of(task).train(job) for job in jobs]
-    executor = SequentialExecutor(trainer_of(task))
+    alone = [executor_of(task).train([job])[0] for job in jobs]
+    executor = executor_of(task)
     for indices in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [2, 2, 0, 0]):
         together = executor.train([jobs[i] for i in indices])
         assert [same(update, alone[i]) for update, i in zip(together, indices, strict=True)] == [True] * len(indices)
@@ -157,12 +160,12 @@ def test_dropout_belongs_to_client_and_batch() -> None:
     # All samples are the same, so only dropout can make a difference.
     ones = (torch.ones(40, 6), torch.zeros(40, dtype=torch.int64))
     task = task_of(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)), train=ones, test=ones)
-    trainer = trainer_of(task)
+    executor = executor_of(task)
     results = []
     for noise, client, first_batch in ((1, 0, 0), (2, 0, 0), (3, 1, 0), (4, 0, 5)):
         torch.manual_seed(noise)
         state = torch.get_rng_state()
-        results.append(trainer.train(work(task, client=client, first_batch=first_batch)))
+        results.append(executor.train([work(task, client=client, first_batch=first_batch)])[0])
         assert torch.equal(torch.get_rng_state(), state), "other draws go on undisturbed"
     assert same(results[0], results[1])
     assert len({tuple(r.values.tolist()) for r in results}) == 3
@@ -178,11 +181,12 @@ def test_batch_norm_statistics_come_back() -> None:
         loss=lambda outputs, targets: outputs.mean(),
     )
     order = SampleOrder([np.arange(2)], seed=0, batch_size=2)
-    trainer = LocalTrainer(task, bench_of(task), order, steps=1, seed=0, rule=PlainSGD())
+    local = LocalWork(task=task, order=order, rule=PlainSGD(), steps=1, seed=0)
+    executor = SequentialExecutor(local, workspace_of(task))
     job = work(task, client=0, buffers=torch.tensor([10.0, 4.0]))
-    assert trainer.train(job).buffers.tolist() == pytest.approx([9 + 0.2, 3.6 + 0.2])
-    kept = trainer.train(job).buffers
-    trainer.train(replace(job, buffers=torch.zeros(2)))
+    assert executor.train([job])[0].buffers.tolist() == pytest.approx([9 + 0.2, 3.6 + 0.2])
+    kept = executor.train([job])[0].buffers
+    executor.train([replace(job, buffers=torch.zeros(2))])
     assert kept.tolist() == pytest.approx([9.2, 3.8]), "an update is a copy"
 
 
@@ -198,11 +202,11 @@ def test_the_proximal_term_by_hand() -> None:
     task = scalar_task()
     job = work(task, model=torch.tensor([2.0]), learning_rate=0.5)
     # Plain: 2, 1.5, 1, 0.5. With the pull (w - 2): steps of 1, then 1 - 0.5, then 1 - 0.75.
-    assert trainer_of(task, steps=3).train(job).values.tolist() == [0.5]
-    pulled = trainer_of(task, steps=3, rule=PlainSGD(proximal=1.0)).train(job)
+    assert executor_of(task, steps=3).train([job])[0].values.tolist() == [0.5]
+    pulled = executor_of(task, steps=3, rule=PlainSGD(proximal=1.0)).train([job])[0]
     assert pulled.values.tolist() == [1.125]
     assert pulled.loss == pytest.approx((2 + 1.5 + 1.25) / 3), "the loss is that of the data"
-    half = trainer_of(task, steps=2, rule=PlainSGD(proximal=0.5)).train(job)
+    half = executor_of(task, steps=2, rule=PlainSGD(proximal=0.5)).train([job])[0]
     assert half.values.tolist() == [1.5 - 0.5 * (1 - 0.25)]
 
 
@@ -214,26 +218,26 @@ def test_the_proximal_term_pulls_to_the_sub_model() -> None:
     )
     levels = LevelMap(torch.tensor([0, 1], dtype=torch.uint8), (0.5, 1.0))
     job = work(task, model=torch.tensor([2.0, 7.0]), levels=levels, learning_rate=0.5)
-    trainer = trainer_of(task, steps=3, rule=PlainSGD(proximal=1.0))
-    assert trainer.train(job).values.tolist() == [1.125]
-    assert flat_of(trainer).tolist() == [1.125, 0]
+    executor = executor_of(task, steps=3, rule=PlainSGD(proximal=1.0))
+    assert executor.train([job])[0].values.tolist() == [1.125]
+    assert flat_of(executor).tolist() == [1.125, 0]
 
 
 def test_the_loss_is_the_mean_over_the_steps() -> None:
     task = scalar_task()
-    update = trainer_of(task, steps=4).train(work(task, model=torch.tensor([2.0]), learning_rate=0.5))
+    update = executor_of(task, steps=4).train([work(task, model=torch.tensor([2.0]), learning_rate=0.5)])[0]
     assert update.loss == (2 + 1.5 + 1 + 0.5) / 4
 
 
 def test_a_loss_that_is_not_a_number_shows() -> None:
     task = scalar_task()
     broken = replace(task, loss=lambda outputs, targets: outputs.mean() * math.nan)
-    assert math.isnan(trainer_of(broken).train(work(task)).loss)
+    assert math.isnan(executor_of(broken).train([work(task)])[0].loss)
     # One step of 4 x 3e38 goes to infinity after a loss of 8; one of 4 x 1e37 does not.
     steep = replace(task, loss=lambda outputs, targets: outputs.mean() * 4)
     job = work(task, model=torch.tensor([2.0]))
-    assert not math.isfinite(trainer_of(steep, steps=1).train(replace(job, learning_rate=3e38)).loss)
-    assert trainer_of(steep, steps=1).train(replace(job, learning_rate=1e37)).loss == 8.0
+    assert not math.isfinite(executor_of(steep, steps=1).train([replace(job, learning_rate=3e38)])[0].loss)
+    assert executor_of(steep, steps=1).train([replace(job, learning_rate=1e37)])[0].loss == 8.0
 
 
 def test_parameters_without_a_gradient_stay() -> None:
@@ -248,7 +252,7 @@ def test_parameters_without_a_gradient_stay() -> None:
 
     ones = (torch.ones(40, 1), torch.zeros(40))
     task = task_of(Idle, train=ones, test=ones, loss=lambda outputs, targets: outputs.mean())
-    update = trainer_of(task, steps=2).train(work(task, learning_rate=0.25))
+    update = executor_of(task, steps=2).train([work(task, learning_rate=0.25)])[0]
     assert update.values.tolist() == [3.0, 0.5]
 
 
@@ -269,23 +273,25 @@ def test_clients_report_the_metric_of_what_they_received() -> None:
     targets = torch.tensor([1, 1, 1, 0] + [0] * 36)
     task = task_of(Sign, train=(inputs, targets), test=(inputs, targets))
     held_out = [np.array([0, 1, 2, 3]), np.array([0, 1, 2])]
-    trainer = trainer_of(task, held_out=held_out)
-    first = trainer.train(work(task, client=0, model=torch.tensor([1.0])))
+    executor = executor_of(task, held_out=held_out)
+    first = executor.train([work(task, client=0, model=torch.tensor([1.0]))])[0]
     assert first.report == Report(metric=0.5, samples=4)
-    second = trainer.train(work(task, client=1, model=torch.tensor([-1.0])))
+    second = executor.train([work(task, client=1, model=torch.tensor([-1.0]))])[0]
     assert second.report == Report(metric=pytest.approx(1 / 3), samples=3)
-    assert trainer.bench.run().module.training
+    assert executor.workspace.open().module.training
     # However many samples go through at a time.
-    pieces = trainer_of(replace(task, evaluation_batch=3), held_out=held_out)
-    assert pieces.train(work(task, client=0, model=torch.tensor([1.0]))).report == first.report
+    pieces = executor_of(replace(task, evaluation_batch=3), held_out=held_out)
+    assert pieces.train([work(task, client=0, model=torch.tensor([1.0]))])[0].report == first.report
     # Reporting does not change what is learned.
-    assert torch.equal(trainer_of(task).train(work(task, client=0, model=torch.tensor([1.0]))).values, first.values)
+    assert torch.equal(
+        executor_of(task).train([work(task, client=0, model=torch.tensor([1.0]))])[0].values, first.values
+    )
 
 
 def test_batches_follow_first_batch() -> None:
     task = task_of(convolutional)
-    two = trainer_of(task, steps=2)
-    half = two.train(work(task, first_batch=0))
-    whole = trainer_of(task, steps=4).train(work(task, first_batch=0))
-    rest = two.train(work(task, first_batch=2, model=half.values))
+    two = executor_of(task, steps=2)
+    half = two.train([work(task, first_batch=0)])[0]
+    whole = executor_of(task, steps=4).train([work(task, first_batch=0)])[0]
+    rest = two.train([work(task, first_batch=2, model=half.values)])[0]
     assert torch.equal(rest.values, whole.values)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.training.sparse import break_even as module_under_test
-from fedgmr.training.sparse.break_even import DENSITIES, LayerWork, break_even, observe_layers
+from fedgmr.training.sparse.break_even import DENSITIES, LayerWork
 
 WORK = LayerWork(outputs=60, inputs=50, rows=7)
 
@@ -28,15 +28,13 @@ class Words(nn.Module):
 def test_rows_are_counted_where_they_pass() -> None:
     model = Words()
     layers = {"each": model.each, "last": model.last, "idle": model.idle}
-    state = torch.get_rng_state()
-    assert observe_layers(model, layers, torch.randn(5, 11, 8)) == [
-        LayerWork(outputs=6, inputs=8, rows=55),
-        LayerWork(outputs=3, inputs=6, rows=5),
-    ]
-    assert [work.products for work in observe_layers(model, layers, torch.zeros(1, 2, 8))] == [96, 18]
+    inputs = torch.randn(5, 11, 8)
+    assert LayerWork.observe(model, layers, inputs) == LayerWork(outputs=6, inputs=8, rows=55), "the one with most work"
+    assert LayerWork.observe(model, {"last": model.last}, inputs) == LayerWork(outputs=3, inputs=6, rows=5)
+    assert LayerWork.observe(model, {"idle": model.idle}, inputs) is None
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    observe_layers(model, layers, torch.zeros(5, 11, 8))
+    LayerWork.observe(model, layers, torch.zeros(5, 11, 8))
     assert torch.equal(torch.get_rng_state(), state)
     assert not model.each._forward_pre_hooks
 
@@ -60,7 +58,7 @@ def test_the_largest_density_that_pays(
         return next(times)
 
     monkeypatch.setattr(module_under_test, "_seconds", seconds)
-    assert break_even(WORK, steps=10**6, dtype=torch.float64) == decision
+    assert WORK.break_even(steps=10**6, dtype=torch.float64) == decision
     assert not list(times)
 
 
@@ -70,10 +68,10 @@ def test_building_counts_for_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(1000))
     monkeypatch.setattr(module_under_test.time, "process_time", lambda: float(next(now)))
     times = iter([1.0, 0.8, 0.7])
-    assert break_even(WORK, steps=5, dtype=torch.float32) == 0.15
+    assert WORK.break_even(steps=5, dtype=torch.float32) == 0.15
     times = iter([1.0, 0.8, 0.7])
-    assert break_even(WORK, steps=100, dtype=torch.float32) == 0.3
+    assert WORK.break_even(steps=100, dtype=torch.float32) == 0.3
 
 
 def test_it_measures_something() -> None:
-    assert break_even(WORK, steps=5, dtype=torch.float32) in (0.0, *DENSITIES)
+    assert WORK.break_even(steps=5, dtype=torch.float32) in (0.0, *DENSITIES)

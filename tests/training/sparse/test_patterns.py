@@ -6,18 +6,18 @@ import torch
 
 from fedgmr.submodels.layout import TensorPlace
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.training.sparse.patterns import Pattern, find_kept, true_positions
+from fedgmr.training.sparse.patterns import Pattern
 
 
 @pytest.mark.parametrize("size", [1, 8, 24, 1000, 1003])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 1.0])
 def test_true_positions(size: int, share: float) -> None:
     mask = np.random.default_rng(size).random(size) < share
-    found = true_positions(mask, int(mask.sum()))
+    found = Pattern.positions(mask, int(mask.sum()))
     assert found.tolist() == [i for i, kept in enumerate(mask) if kept]
     # Part of a longer vector, as a tensor's levels are: where it begins in memory is no multiple of eight bytes.
     longer = np.concatenate([np.ones(3, dtype=np.bool_), mask])[3:]
-    assert true_positions(longer, int(mask.sum())).tolist() == found.tolist()
+    assert Pattern.positions(longer, int(mask.sum())).tolist() == found.tolist()
 
 
 def test_pattern_by_hand() -> None:
@@ -71,10 +71,10 @@ def test_kept_weights_of_one_tensor(known: bool) -> None:
         assert levels.order is not None
     place = TensorPlace(name="w", shape=(3, 2), start=3, prunable=True)  # 0 1 | 1 0 | 2 0
     for level, wanted in ((0, [0, 3, 5]), (1, [0, 1, 2, 3, 5]), (2, [0, 1, 2, 3, 4, 5])):
-        found = find_kept(levels, level, place, at_most=len(wanted))
+        found = Pattern.find(levels, level, place, at_most=len(wanted))
         assert found is not None
         assert (found.tolist(), found.dtype) == (wanted, torch.int32)
-        assert find_kept(levels, level, place, at_most=len(wanted) - 1) is None
+        assert Pattern.find(levels, level, place, at_most=len(wanted) - 1) is None
     empty = TensorPlace(name="v", shape=(1, 1), start=7, prunable=True)
-    assert find_kept(levels, 1, empty, at_most=5) is None
+    assert Pattern.find(levels, 1, empty, at_most=5) is None
     assert ("order" in vars(levels)) is known

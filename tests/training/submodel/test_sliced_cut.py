@@ -1,4 +1,4 @@
-"""Masked = physically sliced, through the local trainer: the same updates from a small network as from a masked one."""
+"""Masked = physically sliced, through local training: the same updates from a small network as from a masked one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedgmr.training.submodel.sliced_bench import SlicedBench
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -18,11 +17,14 @@ from fedgmr.submodels.rankings import RankingInputs
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix, solve_widths, width_levels
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
-from fedgmr.training.executor import SequentialExecutor
+from fedgmr.training.plain.sequential import SequentialExecutor
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, WidthSGD
-from fedgmr.training.submodel.workspace import Bench, MaskedBench
-from fedgmr.training.work import LocalTrainer
-from training.test_slicing import narrow_conv2, small_resnet, small_vgg
+from fedgmr.training.submodel.cut import MaskedCutter
+from fedgmr.training.submodel.flat_module import FlatModule
+from fedgmr.training.submodel.sliced_cut import SlicedCutter
+from fedgmr.training.submodel.workspace import Workspace
+from fedgmr.training.work import LocalWork
+from training.submodel.test_slicing import narrow_conv2, small_resnet, small_vgg
 
 SEED, STEPS, BATCH, CLASSES = 5, 10, 6, 5
 LADDER = (0.15, 0.5, 1.0)
@@ -54,7 +56,7 @@ def level_map(task: Task, shift: int | None, ladder: Sequence[float] = LADDER) -
 
 
 def work(task: Task, levels: LevelMap, level: int, **more: Any) -> ClientTask:
-    # Not the model that the benches are made with, so that all values have to come from the task.
+    # Not the model that the workspaces are made with, so that all values have to come from the task.
     layout, model = task.layout(), task.initial_model(SEED + 1)
     fields = {
         "client": 1,
@@ -75,19 +77,32 @@ def order_of(task: Task) -> SampleOrder:
     return SampleOrder([np.arange(half), np.arange(half, 2 * half)], seed=SEED, batch_size=BATCH)
 
 
-def trainer_of(
-    task: Task, bench: Bench, *, rule: LocalRule = PLAIN, steps: int = STEPS, held_out: list[np.ndarray] | None = None
-) -> LocalTrainer:
-    return LocalTrainer(task, bench, order_of(task), steps=steps, seed=SEED, rule=rule, held_out=held_out)
+def executor_of(
+    task: Task,
+    workspace: Workspace,
+    *,
+    rule: LocalRule = PLAIN,
+    steps: int = STEPS,
+    held_out: list[np.ndarray] | None = None,
+) -> SequentialExecutor:
+    local = LocalWork(task=task, order=order_of(task), rule=rule, steps=steps, seed=SEED, held_out=held_out)
+    return SequentialExecutor(local, workspace)
 
 
-def sliced_bench(task: Task, rule: LocalRule = PLAIN, ladder: Sequence[float] = LADDER) -> SlicedBench:
-    model = task.initial_model(SEED)
-    return SlicedBench(model, task.layout(), follow_channels(model), tuple(ladder), rule, CPU)
+def sliced(
+    task: Task, rule: LocalRule = PLAIN, ladder: Sequence[float] = LADDER, model: nn.Module | None = None
+) -> Workspace:
+    """A workspace with small modules, cut from `model`."""
+    model = task.initial_model(SEED) if model is None else model
+    plan = follow_channels(model)
+    return Workspace(
+        SlicedCutter(model, task.layout(), plan, tuple(ladder), CPU, scaler=rule.scaler, per_width=rule.per_width)
+    )
 
 
-def masked_bench(task: Task) -> MaskedBench:
-    return MaskedBench(task.initial_model(SEED), task.layout(), CPU)
+def masked(task: Task) -> Workspace:
+    """A workspace with one full-size module."""
+    return Workspace(MaskedCutter(FlatModule(task.initial_model(SEED), task.layout(), CPU)))
 
 
 def apart(one: Update, other: Update) -> float:
@@ -109,15 +124,16 @@ def same(one: Update, other: Update) -> bool:
 def test_masked_is_sliced(build: Callable[[], nn.Module], shift: int | None, dtype: torch.dtype) -> None:
     task = task_of(build, dtype)
     levels = level_map(task, shift)
-    masked, sliced = trainer_of(task, masked_bench(task)), trainer_of(task, sliced_bench(task))
-    assert isinstance(masked.bench, MaskedBench)
+    workspace = masked(task)
+    assert isinstance(workspace.cutter, MaskedCutter)
+    whole, small = executor_of(task, workspace), executor_of(task, sliced(task))
     for level in range(3):
         job = work(task, levels, level)
-        wanted, found = masked.train(job), sliced.train(job)
+        wanted, found = whole.train([job])[0], small.train([job])[0]
         assert apart(wanted, found) < TOLERANCE[dtype]
         # Level order: unpacked, the update is the masked model's very vector.
         flat = levels.unpack(found.values, level, torch.full_like(job.model, torch.nan))
-        assert float((flat - masked.bench.desk.flat).abs().max()) < TOLERANCE[dtype]
+        assert float((flat - workspace.cutter.module.flat).abs().max()) < TOLERANCE[dtype]
         assert found.values.shape == (levels.sizes[level],)
         start = levels.pack(job.model, level)
         assert float((found.values - start).abs().max()) > 1e-3, "it has learned something"
@@ -128,16 +144,16 @@ def test_the_comparison_notices_another_order() -> None:
     task = task_of(narrow_conv2)
     for shift in (None, 3):
         levels = level_map(task, shift)
-        update = trainer_of(task, sliced_bench(task)).train(work(task, levels, 2))
+        update = executor_of(task, sliced(task)).train([work(task, levels, 2)])[0]
         natural = levels.unpack(update.values, 2, torch.empty_like(update.values))
         assert float((natural - update.values).abs().max()) > 0.01
 
 
 def running_statistics(task: Task, levels: LevelMap, level: int) -> tuple[Update, Update, Tensor]:
-    """Updates of both benches, and which statistics are of kept channels."""
+    """Updates of both workspaces, and which statistics are of kept channels."""
     job = work(task, levels, level)
-    wanted = trainer_of(task, masked_bench(task)).train(job)
-    found = trainer_of(task, sliced_bench(task)).train(job)
+    wanted = executor_of(task, masked(task)).train([job])[0]
+    found = executor_of(task, sliced(task)).train([job])[0]
     kept = torch.zeros_like(job.buffers, dtype=torch.bool)
     places = {place.name: place for place in task.layout().parameters}
     for place in task.layout().buffers:
@@ -159,18 +175,18 @@ def test_running_statistics_of_the_kept_channels(level: int) -> None:
 def test_level_0_keeps_a_channel_of_every_layer() -> None:
     levels = level_map(task_of(small_resnet), None, (0.001, 1.0))
     task = task_of(small_resnet)
-    bench = sliced_bench(task, ladder=(0.001, 1.0))
+    workspace = sliced(task, ladder=(0.001, 1.0))
     assert (
         apart(
-            trainer_of(task, masked_bench(task)).train(work(task, levels, 0)),
-            trainer_of(task, bench).train(work(task, levels, 0)),
+            executor_of(task, masked(task)).train([work(task, levels, 0)])[0],
+            executor_of(task, workspace).train([work(task, levels, 0)])[0],
         )
         < TOLERANCE[torch.float64]
     )
-    assert all(1 in place.shape for place in bench.run().places if place.shape[0] != CLASSES)
+    assert all(1 in place.shape for place in workspace.open().places if place.shape[0] != CLASSES)
 
 
-def test_changing_widths_is_the_same_on_both_benches() -> None:
+def test_changing_widths_is_the_same_in_both_workspaces() -> None:
     """FjORD's rule goes up and down between mini-batches; there are no statistics in this net."""
     task = task_of(small_vgg)
     levels, rule = level_map(task, None), OrderedDropout(distillation=True)
@@ -179,13 +195,13 @@ def test_changing_widths_is_the_same_on_both_benches() -> None:
         for steps, first in ((1, 4), (1, 5), (1, 6), (1, 7), (STEPS, 4)):
             job = work(task, levels, level, first_batch=first)
             wanted, found = (
-                trainer_of(task, bench, rule=replace(rule, distillation=steps > 1), steps=steps).train(job)
-                for bench in (masked_bench(task), sliced_bench(task, rule))
+                executor_of(task, place, rule=replace(rule, distillation=steps > 1), steps=steps).train([job])[0]
+                for place in (masked(task), sliced(task, rule))
             )
             assert apart(wanted, found) < TOLERANCE[torch.float64]
             assert wanted.values.shape == found.values.shape == (levels.sizes[level],)
         job = work(task, levels, level, first_batch=4)
-        whole = trainer_of(task, sliced_bench(task)).train(job)
+        whole = executor_of(task, sliced(task)).train([job])[0]
         assert (apart(whole, found) > 1e-4) == (level > 0)
 
 
@@ -216,29 +232,28 @@ def test_an_update_does_not_depend_on_the_tasks_trained_before(rule: LocalRule) 
     ]
     held_out = [np.arange(4), np.arange(24, 30)]
 
-    def fresh() -> LocalTrainer:
-        return trainer_of(task, sliced_bench(task, rule), rule=rule, steps=5, held_out=held_out)
+    def fresh() -> SequentialExecutor:
+        return executor_of(task, sliced(task, rule), rule=rule, steps=5, held_out=held_out)
 
-    alone = [fresh().train(job) for job in jobs]
-    executor = SequentialExecutor(fresh())
+    alone = [fresh().train([job])[0] for job in jobs]
+    executor = fresh()
     for indices in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [2, 2, 0, 0]):
         together = executor.train([jobs[i] for i in indices])
         assert [same(update, alone[i]) for update, i in zip(together, indices, strict=True)] == [True] * len(indices)
     # An update is a copy: nothing of it moves with what is trained later.
     kept = alone[0].values.clone()
-    trainer = fresh()
-    update = trainer.train(jobs[0])
-    trainer.train(jobs[3])
+    executor = fresh()
+    update = executor.train([jobs[0]])[0]
+    executor.train([jobs[3]])
     assert torch.equal(update.values, kept)
 
 
 def test_the_task_and_the_model_are_left_alone() -> None:
     task = task_of(counted)
     model = task.initial_model(SEED)
-    bench = SlicedBench(model, task.layout(), follow_channels(model), LADDER, PLAIN, CPU)
     job = work(task, level_map(task, None), 1)
     before = (job.model.clone(), job.buffers.clone(), task.layout().flatten(model))
-    trainer_of(task, bench).train(job)
+    executor_of(task, sliced(task, model=model)).train([job])
     after = (job.model, job.buffers, task.layout().flatten(model))
     assert all(map(torch.equal, before, after))
 
@@ -246,11 +261,11 @@ def test_the_task_and_the_model_are_left_alone() -> None:
 def test_a_small_network_is_small() -> None:
     """What is trained has the size of the sub-model: no hidden cost in the coordinates outside."""
     task = task_of(narrow_conv2)
-    bench, levels = sliced_bench(task), level_map(task, 3)
-    trainer_of(task, bench, steps=1).train(work(task, levels, 0))
-    run = bench.run()
-    assert sum(p.numel() for p in run.module.parameters()) == len(run.flat) == levels.sizes[0]
-    assert len(run.flat) < 0.2 * len(levels)
+    workspace, levels = sliced(task), level_map(task, 3)
+    executor_of(task, workspace, steps=1).train([work(task, levels, 0)])
+    sub = workspace.open()
+    assert sum(p.numel() for p in sub.module.parameters()) == len(sub.flat) == levels.sizes[0]
+    assert len(sub.flat) < 0.2 * len(levels)
 
 
 class Transformer(nn.Module):
@@ -308,23 +323,23 @@ def test_a_sliced_transformer_is_the_small_transformer(norms: bool, attention: b
     nn.utils.vector_to_parameters(job.model[levels.mask(0)], small.parameters())
     flat, loss = plain_loop(small, task, job)
 
-    sliced = trainer_of(task, sliced_bench(task, ladder=ladder)).train(job)
-    assert torch.allclose(sliced.values, flat, rtol=0, atol=1e-10)  # one level: natural order
-    assert sliced.loss == pytest.approx(loss, abs=1e-10)
-    masked = trainer_of(task, masked_bench(task)).train(job)
+    found = executor_of(task, sliced(task, ladder=ladder)).train([job])[0]
+    assert torch.allclose(found.values, flat, rtol=0, atol=1e-10)  # one level: natural order
+    assert found.loss == pytest.approx(loss, abs=1e-10)
+    other = executor_of(task, masked(task)).train([job])[0]
     if norms or attention:
-        assert apart(masked, sliced) > 1e-4
+        assert apart(other, found) > 1e-4
     else:
-        assert apart(masked, sliced) < 1e-10
+        assert apart(other, found) < 1e-10
 
 
 def test_plain_sgd_with_its_proximal_term_works_on_small_networks() -> None:
     task, rule = task_of(narrow_conv2), PlainSGD(proximal=2.0)
     job = work(task, level_map(task, None), 1)
-    wanted = trainer_of(task, masked_bench(task), rule=rule).train(job)
-    found = trainer_of(task, sliced_bench(task, rule), rule=rule).train(job)
+    wanted = executor_of(task, masked(task), rule=rule).train([job])[0]
+    found = executor_of(task, sliced(task, rule), rule=rule).train([job])[0]
     assert apart(wanted, found) < TOLERANCE[torch.float64]
-    without = trainer_of(task, sliced_bench(task)).train(job)
+    without = executor_of(task, sliced(task)).train([job])[0]
     assert apart(without, found) > 1e-3
 
 
@@ -336,7 +351,7 @@ def test_frozen_parameters_stay_out() -> None:
 
     task = task_of(build)
     levels = level_map(task, None)
-    masked, sliced = trainer_of(task, masked_bench(task)), trainer_of(task, sliced_bench(task))
+    whole, small = executor_of(task, masked(task)), executor_of(task, sliced(task))
     for level in range(3):
         job = work(task, levels, level)
-        assert apart(masked.train(job), sliced.train(job)) < TOLERANCE[torch.float64]
+        assert apart(whole.train([job])[0], small.train([job])[0]) < TOLERANCE[torch.float64]
