@@ -29,7 +29,6 @@ from fedgmr.experiments.assembly import Assembly, make_training
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.training.choice import LocalTraining
 from fedgmr.training.plain.sequential import SequentialExecutor
-from fedgmr.training.rules import Batch
 from fedgmr.training.sparse.cut import SparseCutter
 from fedgmr.training.submodel.cut import Cut, MaskedCutter
 from fedgmr.training.submodel.flat_module import FlatModule
@@ -67,8 +66,7 @@ class Case:
         workspace.begin(task, work.loss_of(task.client))
         workspace.open()
         inputs, targets = work.prepared(torch.from_numpy(work.batches(task)), None)
-        batch = Batch(inputs=inputs[0], targets=targets[0], level=task.level)
-        return lambda: work.rule.step(workspace, batch)
+        return lambda: work.rule.step(workspace, inputs[0], targets[0], task.level)
 
     def build(self) -> Cut | None:
         """Where the weights of the sub-model lie, found anew; None where nothing is sparse."""

@@ -1,11 +1,12 @@
 """Optimisers: a step of plain SGD, or of Adam with fresh moments for every task (A28).
 
-An optimiser in a recipe is a value; the memory of a task is in the `Descent` that it begins, and ends with the task.
+An optimiser in a recipe is a value; the memory of a task is in the `Descent` that it begins, and ends
+with the task.
 Nothing here looks at a tensor's values, so the steps of a task can be captured as a CUDA graph. Read next:
 `submodel/workspace.py`, where `SubModel.descend` calls it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -16,12 +17,8 @@ if TYPE_CHECKING:
     from fedgmr.training.submodel.workspace import SubModel
 
 
-class Descent(Protocol):
-    """The steps of one task."""
-
-    def step(self, sub: "SubModel", gradients: Sequence[Tensor], /) -> None:
-        """Move the parameters of `sub`; coordinates outside the sub-model are put back to zero by the caller."""
-        ...
+# A step of one task: moves the parameters of a sub-model; the caller puts entries outside it back to zero.
+Descent = Callable[["SubModel", Sequence[Tensor]], None]
 
 
 class Optimizer(Protocol):
@@ -44,7 +41,7 @@ class SGD:
 
     def begin(self, model: Tensor) -> Descent:
         """Nothing is remembered from step to step."""
-        return self
+        return self.step
 
     def step(self, sub: "SubModel", gradients: Sequence[Tensor]) -> None:
         """One step."""
@@ -67,7 +64,7 @@ class Adam:
 
     def begin(self, model: Tensor) -> Descent:
         """Zero moments for every coordinate."""
-        return _AdamSteps(self, model)
+        return _AdamSteps(self, model).step
 
 
 class _AdamSteps:

@@ -22,15 +22,6 @@ from fedgmr.training.submodel.workspace import SubModel, Workspace
 Norm = Literal["running", "static", "batch", "per_width"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Batch:
-    """One mini-batch of a client."""
-
-    inputs: Tensor
-    targets: Tensor
-    level: int  # of the sub-model it trains
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stacking:
     """The weights that take part in a step of the stacked executor; see MODE in `stacked/kernels.py`."""
@@ -82,8 +73,8 @@ class LocalRule(ABC):
         return task.level
 
     @abstractmethod
-    def step(self, workspace: Workspace, batch: Batch) -> Tensor:
-        """Train on the mini-batch; returns its detached loss."""
+    def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
+        """Train on the mini-batch at `level`, which `self.level` chose; returns the detached loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +89,11 @@ class PlainSGD(LocalRule):
         """All weights take part; there is no proximal term in a stack."""
         return None if self.proximal else Stacking()
 
-    def step(self, workspace: Workspace, batch: Batch) -> Tensor:
+    def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
         """Forward, backward, one step."""
         sub = workspace.open()
         pull = self._pull(sub) if self.proximal else None
-        loss = sub.loss_on(batch.inputs, batch.targets)
+        loss = sub.loss_on(inputs, targets)
         sub.descend(sub.gradients(loss if pull is None else loss + pull))
         return loss.detach()
 
@@ -136,10 +127,10 @@ class WidthSGD(LocalRule):
         """All weights of the narrow network take part; there is no scaler in a stack."""
         return None if self.scaler else Stacking(narrow=True)
 
-    def step(self, workspace: Workspace, batch: Batch) -> Tensor:
+    def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
         """Forward, backward, one step; scaler and masked loss are in place already."""
         sub = workspace.open()
-        loss = sub.loss_on(batch.inputs, batch.targets)
+        loss = sub.loss_on(inputs, targets)
         sub.descend(sub.gradients(loss))
         return loss.detach()
 
@@ -175,19 +166,19 @@ class OrderedDropout(LocalRule):
         """Draw uniformly from the task's level and those below."""
         return int(generator(seed, "width", task.client, number).integers(task.level + 1))
 
-    def step(self, workspace: Workspace, batch: Batch) -> Tensor:
+    def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
         """One step at the drawn width; with distillation a step at the own width and the drawn one, gradients added."""
-        if not self.distillation or batch.level == workspace.task.level:
-            sub = workspace.open(batch.level)
-            loss = sub.loss_on(batch.inputs, batch.targets)
+        if not self.distillation or level == workspace.task.level:
+            sub = workspace.open(level)
+            loss = sub.loss_on(inputs, targets)
             sub.descend(sub.gradients(loss))
             return loss.detach()
         own = workspace.open()
-        outputs = own.module(batch.inputs)
-        loss = own.loss(outputs, batch.targets)
+        outputs = own.module(inputs)
+        loss = own.loss(outputs, targets)
         gradients = own.gradients(loss)
-        narrow = workspace.open(batch.level)
-        student = narrow.module(batch.inputs)
+        narrow = workspace.open(level)
+        student = narrow.module(inputs)
         narrow.descend(narrow.gradients(self._distil(student, outputs.detach())))
         # Both gradients were taken at the same weights; the narrow step is in the client's values already.
         workspace.open().descend(gradients)
@@ -219,12 +210,12 @@ class ThresholdedSGD(LocalRule):
         """The weights above the client's threshold take part; a stack has one threshold per client."""
         return Stacking(mode="threshold", derivative=self.derivative) if self.scope == "global" else None
 
-    def step(self, workspace: Workspace, batch: Batch) -> Tensor:
+    def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
         """One step of the kept weights."""
         sub = workspace.open()
         thetas = self._thresholds(sub)
         whole = sub.dropping.hide(sub, thetas)
-        loss = sub.loss_on(batch.inputs, batch.targets)
+        loss = sub.loss_on(inputs, targets)
         sub.dropping.descend(sub, whole, sub.gradients(loss), thetas, derivative=self.derivative)
         return loss.detach()
 

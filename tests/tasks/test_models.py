@@ -15,7 +15,8 @@ from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
 from fedgmr.tasks.models.transformer import EMBEDDING_STD, Transformer2L
 from fedgmr.tasks.models.vgg11 import VGG11
-from fedgmr.training.submodel.slicing import kept_sets, slice_module
+from fedgmr.training.submodel.sliced_cut import SlicedCutter
+from fedgmr.training.submodel.slicing import slice_module
 
 
 def bound(weight: Tensor) -> float:
@@ -140,7 +141,7 @@ def test_sliced_convolutional_nets_compute_what_masked_ones_do(build: Callable[[
     model = build().eval()
     plan, layout = follow_channels(model), Layout.of(model)
     (width,) = solve_widths(plan, layout, [0.05])
-    small = slice_module(model, plan, kept_sets(plan, width)).eval()
+    small = slice_module(model, plan, SlicedCutter.kept(plan, width)).eval()
     kept = sum(parameter.numel() for parameter in small.parameters())
     assert kept / layout.size == pytest.approx(0.05, rel=0.02)
     flat = layout.flatten(model)
@@ -159,7 +160,7 @@ def test_channels_of_the_transformer() -> None:
     block = [(96, False, 4), (384, False, 1)]
     assert groups == [(96, False, 1), *block, *block, (10_004, True, 1)]
     assert plan.heads == ("head",)
-    small = slice_module(model, plan, kept_sets(plan, 0.5))
+    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.5))
     assert small.get_submodule("tokens").weight.shape == (10_004, 48)
     assert small.get_submodule("blocks.1.attention").in_proj_weight.shape == (144, 48)
     assert small(torch.randint(10_004, (2, 5))).shape == (2, 5, 10_004)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.training.graphed.memory import StaticWorkspace
-from fedgmr.training.rules import Batch
 from fedgmr.training.submodel.workspace import Loss
 from fedgmr.training.work import LocalWork
 
@@ -144,10 +143,7 @@ class Slot:
             if workspace.opened.cut.module.order is not None and inputs.dim() == 5:
                 lying = inputs.flatten(0, 1).contiguous(memory_format=torch.channels_last)
                 inputs = lying.view(inputs.shape)
-            losses = [
-                work.rule.step(workspace, Batch(inputs=inputs[step], targets=targets[step], level=level))
-                for step in range(count)
-            ]
+            losses = [work.rule.step(workspace, inputs[step], targets[step], level) for step in range(count)]
             self.loss.copy_(work.mean_loss(losses, workspace.open(level).flat))
 
     def _loss(self, client: int) -> Loss:

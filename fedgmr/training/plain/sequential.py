@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.training.rules import Batch
 from fedgmr.training.submodel.workspace import Workspace
 from fedgmr.training.work import LocalWork
 
@@ -47,7 +46,7 @@ class SequentialExecutor:
             batches = torch.from_numpy(work.batches(task)).to(work.device)
             inputs, targets = work.prepared(batches, None if drawn is None else torch.from_numpy(drawn))
             losses = [
-                work.rule.step(workspace, Batch(inputs=inputs[step], targets=targets[step], level=level))
+                work.rule.step(workspace, inputs[step], targets[step], level)
                 for step, level in enumerate(work.levels(task))
             ]
             values, buffers = workspace.finish(natural=self.natural)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap
-from fedgmr.submodels.widths import solve_widths
+from fedgmr.submodels.widths import kept_channels, solve_widths
 from fedgmr.training.chains import Chain
 from fedgmr.training.submodel.cut import Cut
 from fedgmr.training.submodel.flat_module import FlatModule
-from fedgmr.training.submodel.slicing import kept_sets, scale_hidden, slice_module
+from fedgmr.training.submodel.slicing import slice_module
 
 Prepare = Callable[[nn.Module], nn.Module]
 
@@ -58,6 +58,14 @@ class SlicedCutter:
         self.per_width, self.channels_last, self.prepare = per_width, channels_last, prepare
         self._modules: dict[int, tuple[FlatModule, Tensor]] = {}  # by level, with its entries of the client's buffers
 
+    @staticmethod
+    def kept(plan: ChannelPlan, width: float, shift: int = 0) -> dict[int, Tensor]:
+        """The channels that a width keeps of each group, ascending; all of them where the group is fixed."""
+        return {
+            index: torch.arange(group.size) if group.fixed else kept_channels(group.size, group.heads, width, shift)
+            for index, group in enumerate(plan.groups)
+        }
+
     def cut(self, levels: LevelMap, level: int) -> Cut:
         """Make the cut of a level."""
         module, entries = self._module(level)
@@ -72,10 +80,8 @@ class SlicedCutter:
     def _module(self, level: int) -> tuple[FlatModule, Tensor]:
         if level not in self._modules:
             width = self.widths[level]
-            kept = kept_sets(self.plan, width)
-            small = slice_module(self.model, self.plan, kept)
-            if self.scaled and width < 1:
-                scale_hidden(small, self.plan, 1 / width)
+            kept = self.kept(self.plan, width)
+            small = slice_module(self.model, self.plan, kept, scale=1 / width if self.scaled else 1.0)
             chain = Chain.of(small)
             if chain is not None and self.device.type == "cpu":
                 chain.arrange_for_training()

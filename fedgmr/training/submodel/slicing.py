@@ -16,19 +16,10 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from fedgmr.submodels.channels.groups import Axes
 from fedgmr.submodels.channels.plan import ChannelPlan
-from fedgmr.submodels.widths import kept_channels
 
 
-def kept_sets(plan: ChannelPlan, width: float, shift: int = 0) -> dict[int, Tensor]:
-    """The channels that a width keeps of each group, ascending; all of them where the group is fixed."""
-    return {
-        index: torch.arange(group.size) if group.fixed else kept_channels(group.size, group.heads, width, shift)
-        for index, group in enumerate(plan.groups)
-    }
-
-
-def slice_module(model: nn.Module, plan: ChannelPlan, kept: Mapping[int, Tensor]) -> nn.Module:
-    """A small copy of `model` with only the kept channels.
+def slice_module(model: nn.Module, plan: ChannelPlan, kept: Mapping[int, Tensor], *, scale: float = 1.0) -> nn.Module:
+    """Make a small copy of `model` with only the kept channels.
 
     A group norm is sliced where whole groups of it are kept: its statistics are then those of the whole module. Each
     `nn.MultiheadAttention` becomes a `SlicedAttention`.
@@ -36,7 +27,9 @@ def slice_module(model: nn.Module, plan: ChannelPlan, kept: Mapping[int, Tensor]
     Args:
         model: the whole module; stays as it is.
         plan: its channels.
-        kept: ascending channels by index of the group, as `kept_sets` gives them; a group left out is kept whole.
+        kept: ascending channels by index of the group; a group left out is kept whole.
+        scale: HeteroFL's scaler: multiplies the output of every hidden layer in training. In attention the queries,
+            keys and values are multiplied too, each being the output of a linear layer.
 
     Raises:
         ValueError: a group norm would keep parts of its groups; the layer is named.
@@ -58,25 +51,13 @@ def slice_module(model: nn.Module, plan: ChannelPlan, kept: Mapping[int, Tensor]
     small = copy.deepcopy(model, memo)
     for path, module in small.named_modules():
         _adjust(path, module, plan, masks)
-    return small
-
-
-def scale_hidden(module: nn.Module, plan: ChannelPlan, factor: float) -> None:
-    """Multiply the output of every hidden layer of a sliced module by `factor` in training (HeteroFL's scaler).
-
-    In attention the queries, keys and values are multiplied too, each being the output of a linear layer.
-    """
-
-    def scale(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        return output * factor if layer.training else output
-
-    for path in plan.hidden:
-        layer = module.get_submodule(path)
+    for path in plan.hidden if scale != 1 else ():
+        layer = small.get_submodule(path)
         if isinstance(layer, SlicedAttention):
-            layer.factor = factor
+            layer.factor = scale
         else:
-            assert not isinstance(layer, nn.MultiheadAttention), "scale_hidden takes what slice_module returns"
-            layer.register_forward_hook(scale)
+            layer.register_forward_hook(lambda layer, _, output: output * scale if layer.training else output)
+    return small
 
 
 class SlicedAttention(nn.Module):
@@ -91,7 +72,7 @@ class SlicedAttention(nn.Module):
         self.in_proj_weight: nn.Parameter = copy.deepcopy(whole.in_proj_weight, memo)
         self.register_parameter("in_proj_bias", copy.deepcopy(whole.in_proj_bias, memo))
         self.out_proj = copy.deepcopy(whole.out_proj, memo)
-        self.factor = 1.0  # see scale_hidden
+        self.factor = 1.0  # of the scaler; see slice_module
         self.train(whole.training)
 
     def forward(

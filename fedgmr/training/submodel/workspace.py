@@ -93,7 +93,7 @@ class SubModel:
     def descend(self, gradients: Sequence[Tensor]) -> None:
         """Do one step of the task's optimiser within the sub-model."""
         with torch.no_grad():
-            self.descent.step(self, gradients)
+            self.descent(self, gradients)
             if self.mask is not None:
                 self.mask.apply(self.flat)
             elif self.outside is not None:

@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.widths import width_levels
-from fedgmr.training.submodel.slicing import SlicedAttention, kept_sets, scale_hidden, slice_module
+from fedgmr.training.submodel.sliced_cut import SlicedCutter
+from fedgmr.training.submodel.slicing import SlicedAttention, slice_module
 
 CLASSES = 5
 IMAGES = (4, 3, 8, 8)
@@ -117,7 +118,7 @@ def test_a_sliced_module_is_the_kept_coordinates_in_order(
     build: Callable[[], nn.Module], width: float, shift: int
 ) -> None:
     model, plan, layout = prepared(build)
-    small = slice_module(model, plan, kept_sets(plan, width, shift))
+    small = slice_module(model, plan, SlicedCutter.kept(plan, width, shift))
     kept = mask_of(plan, layout, width, shift)
     assert torch.equal(Layout.of(small).flatten(small), layout.flatten(model)[kept])
     assert list(small.state_dict()) == list(model.state_dict())
@@ -129,14 +130,14 @@ def test_a_sliced_module_is_the_kept_coordinates_in_order(
 def test_masked_is_sliced(build: Callable[[], nn.Module], width: float, shift: int) -> None:
     model, plan, layout = prepared(build)
     kept = mask_of(plan, layout, width, shift)
-    small = slice_module(model, plan, kept_sets(plan, width, shift))
+    small = slice_module(model, plan, SlicedCutter.kept(plan, width, shift))
     inputs = torch.randn(10, *IMAGES, dtype=torch.float64)
     masked_losses, masked = train(model, inputs, ~kept)
     small_losses, sliced = train(small, inputs)
     assert small_losses == pytest.approx(masked_losses, rel=0, abs=1e-10)
     assert (masked[kept] - sliced).abs().max() < 1e-10
     # Batch norm's statistics too, in the channels that are kept.
-    again = slice_module(model, plan, kept_sets(plan, width, shift))
+    again = slice_module(model, plan, SlicedCutter.kept(plan, width, shift))
     for (name, whole), (_, part) in zip(again.named_buffers(), small.named_buffers(), strict=True):
         assert torch.allclose(whole, part, rtol=0, atol=1e-10), name
 
@@ -175,7 +176,7 @@ def test_a_transformer_differs_in_layer_norms_and_in_the_softmax_scale(
     width: float, shift: int, norms: bool, scale: bool
 ) -> None:
     model, plan, layout = prepared(Transformer)
-    kept, sets = mask_of(plan, layout, width, shift), kept_sets(plan, width, shift)
+    kept, sets = mask_of(plan, layout, width, shift), SlicedCutter.kept(plan, width, shift)
     small = slice_module(model, plan, sets)
     whole = copy.deepcopy(model)
     assert isinstance(whole, Transformer)
@@ -205,7 +206,7 @@ def test_layers_know_their_sizes_and_the_whole_model_stays() -> None:
     )
     model[0].weight.requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
-    small = slice_module(model, follow_channels(model), kept_sets(follow_channels(model), 0.6))
+    small = slice_module(model, follow_channels(model), SlicedCutter.kept(follow_channels(model), 0.6))
     first, norm, depthwise, layer_norm, last = (small.get_submodule(str(index)) for index in (0, 1, 2, 5, 6))
     assert (first.in_channels, first.out_channels, first.groups) == (3, 5, 1)
     assert norm.num_features == 5
@@ -227,10 +228,10 @@ def test_a_group_norm_keeps_whole_groups() -> None:
     ).double()
     plan, layout = follow_channels(model), Layout.of(model)
     with pytest.raises(ValueError, match="The group norm '1' cannot be sliced to 3 of 8 channels"):
-        slice_module(model, plan, kept_sets(plan, 0.375))
+        slice_module(model, plan, SlicedCutter.kept(plan, 0.375))
     with pytest.raises(ValueError, match="4 groups would be cut"):
-        slice_module(model, plan, kept_sets(plan, 0.5, shift=1))
-    small = slice_module(model, plan, kept_sets(plan, 0.5, shift=2))
+        slice_module(model, plan, SlicedCutter.kept(plan, 0.5, shift=1))
+    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.5, shift=2))
     kept = mask_of(plan, layout, 0.5, 2)
     norm = small.get_submodule("1")
     assert (norm.num_groups, norm.num_channels) == (2, 4)
@@ -243,7 +244,7 @@ def test_a_group_norm_keeps_whole_groups() -> None:
 
 def test_tied_weights_stay_tied() -> None:
     model, plan, _ = prepared(lambda: Transformer(tied=True))
-    small = slice_module(model, plan, kept_sets(plan, 0.5))
+    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.5))
     assert isinstance(small, Transformer)
     assert small.classify.weight is small.tokens.weight
     assert small.tokens.weight.shape == (CLASSES, 4)
@@ -279,11 +280,10 @@ def test_sliced_attention_at_full_width_is_attention(batch_first: bool, bias: bo
 def test_the_scaler_multiplies_hidden_layers_in_training() -> None:
     model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2), nn.Linear(2, 1))
     plan = follow_channels(model)
-    small = slice_module(model, plan, kept_sets(plan, 0.5))
+    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.5), scale=2.0)
     with torch.no_grad():
         for parameter in small.parameters():
             parameter.fill_(1.0)
-    scale_hidden(small, plan, 2.0)
     # Training: 2(1·3 + 1) = 8, 2(8 + 1) = 18, and the classifier 18 + 1; evaluation: 4, 5, 6.
     assert small.train()(torch.tensor([[3.0]])).item() == 19.0
     assert small.eval()(torch.tensor([[3.0]])).item() == 6.0
@@ -291,9 +291,9 @@ def test_the_scaler_multiplies_hidden_layers_in_training() -> None:
 
 def test_the_scaler_in_attention_multiplies_the_projections_and_the_output() -> None:
     model, plan, _ = prepared(Transformer)
-    small = slice_module(model, plan, kept_sets(plan, 0.5))
-    scaled, by_hand = copy.deepcopy(small), copy.deepcopy(small)
-    scale_hidden(scaled, plan, 2.0)
+    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.5))
+    by_hand = copy.deepcopy(small)
+    scaled = slice_module(model, plan, SlicedCutter.kept(plan, 0.5), scale=2.0)
     names = ("tokens.weight", "feed.0.weight", "feed.0.bias", "feed.2.weight", "feed.2.bias")
     inside = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
     with torch.no_grad():
