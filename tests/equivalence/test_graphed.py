@@ -49,8 +49,8 @@ class Slots:
 
 
 def training_of(run: Assembly) -> LocalTraining:
-    dealt = deal(run.recipe, run.task, len(run.server.profiles))
-    return make_training(run.recipe, run.task, run.layout, run.server.plan, dealt.parts, dealt.held_out)
+    parts, held_out = deal(run.recipe, run.task, len(run.server.profiles))
+    return make_training(run.recipe, run.task, run.layout, run.server.plan, parts, held_out)
 
 
 def images(dtype: torch.dtype = torch.float64) -> Task:
