@@ -22,7 +22,7 @@ def show_warnings() -> None:
 def show_run(display: Display, recipe: Recipe) -> RunRow:
     """Add a run to the display; its row is the run's watcher."""
     label = f"{recipe.method.title or recipe.method.name} seed {recipe.seed}"
-    return display.run(f"{label} (short)" if recipe.short else label, recipe.seconds)
+    return display.begin("", f"{label} (short)" if recipe.short else label, recipe.seconds)
 
 
 def finish_run(directory: Path, accuracy: float) -> None:

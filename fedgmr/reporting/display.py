@@ -26,7 +26,7 @@ from fedgmr.reporting.quantities import format_bytes, format_clock, format_perce
 _LIVE_INTERVAL = 0.2  # wall seconds between two refreshes
 _PLAIN_INTERVAL, _PLAIN_SWEEP_INTERVAL = 10.0, 30.0
 _SMOOTHING = 10.0  # wall seconds over which the speed of a run forgets
-_UNKNOWN = "-:--"
+_UNKNOWN, _DONE = "-:--", "done"
 _NAMED = ("tick", "acc", "density", "up", "down", "ETA")  # columns of a plain line after the name and the time
 _WORDS = ("run", "directory")  # columns that are aligned left
 _DROPPED_FIRST = ("directory", "tick", "density", "down", "up", "bar")  # a narrow terminal loses these, in this order
@@ -40,7 +40,7 @@ class RunRow:
     def __init__(self, display: "Display", label: str, total: float, directory: str) -> None:
         self.label, self.total, self.directory = label, total, directory
         self.seconds, self.status = 0.0, ""  # virtual seconds so far; how the run ended
-        self.resumed_at: float | None = None  # virtual seconds at the first report
+        self._seconds_before: float | None = None  # virtual seconds at the first report
         self._display = display
         self._tick, self._bytes_up, self._bytes_down = 0, 0.0, 0.0
         self._accuracy: float | None = None
@@ -68,8 +68,8 @@ class RunRow:
             bytes_up: sent by all clients so far.
             bytes_down: received by all clients so far.
         """
-        if self.resumed_at is None:
-            self.resumed_at = seconds
+        if self._seconds_before is None:
+            self._seconds_before = seconds
         self.seconds = seconds
         self._tick, self._accuracy, self._density = tick, accuracy, density
         self._bytes_up, self._bytes_down = bytes_up, bytes_down
@@ -92,18 +92,23 @@ class RunRow:
 
     def end(self, status: str, accuracy: float | None) -> None:
         """Report how the run ended; its last reports were made some time before."""
-        self.status = "done" if status == "finished" else status
+        self.status = _DONE if status == "finished" else status
         self.seconds = self.total if status == "finished" else self.seconds
         self._accuracy = self._accuracy if accuracy is None else accuracy
 
     @property
     def share(self) -> float:
-        """How much of the run is done, 0..1."""
+        """Share of the run that is done, 0..1."""
         return min(1.0, self.seconds / self.total)
+
+    @property
+    def share_before(self) -> float:
+        """Share that was done before this process took the run up, which says nothing about the pace."""
+        return min(1.0, (self._seconds_before or 0.0) / self.total)
 
     def fields(self, now: float) -> dict[str, str]:
         """The texts of the row by column; empty where nothing is known."""
-        told = self.resumed_at is not None
+        told = self._seconds_before is not None
         return {
             "run": self.label,
             "bar": "",
@@ -118,13 +123,14 @@ class RunRow:
         }
 
     def _time_left(self, now: float) -> str:
+        if self._seconds_before is None:
+            return _UNKNOWN
         # The first report only sets the mark: a resumed run starts with virtual seconds spent elsewhere.
-        if self.resumed_at is not None and self._mark is not None and now > self._mark[0]:
+        if self._mark is not None and now > self._mark[0]:
             elapsed = now - self._mark[0]
             keep = math.exp(-elapsed / _SMOOTHING) if self._speed else 0.0
             self._speed = keep * self._speed + (1.0 - keep) * (self.seconds - self._mark[1]) / elapsed
-        if self.resumed_at is not None:
-            self._mark = now, self.seconds
+        self._mark = now, self.seconds
         return format_clock(max(0.0, self.total - self.seconds) / self._speed) if self._speed > 0 else _UNKNOWN
 
 
@@ -152,9 +158,7 @@ class Display:
         self._clock, self._began, self._due = clock, clock(), -math.inf
         self._sweep, self._work, self._finished = work is not None, dict(work or {}), finished
         self._about = about or {}
-        self._rows: dict[str, RunRow] = {}
-        self._ends: dict[str, str] = {}  # status by name; a short run may end before it was seen to begin
-        self._done_before = 0.0  # work of interrupted runs that was done before this sweep
+        self._rows: dict[str, RunRow] = {}  # in the order in which the runs began
         self._interval = _PLAIN_SWEEP_INTERVAL if self._sweep else _PLAIN_INTERVAL
         self._live: Live | None = None
         if self._stream.isatty():
@@ -177,35 +181,31 @@ class Display:
             self._live = None
         self._due = math.inf
 
-    def run(self, label: str, seconds: float) -> RunRow:
-        """Add a run that is no part of a sweep, with its time budget in virtual seconds."""
-        return self._add(label, label, seconds, directory="")
+    def begin(self, name: str, label: str, seconds: float) -> RunRow:
+        """Add a run that starts or goes on.
 
-    def began(self, name: str, label: str, seconds: float) -> None:
-        """Add a run of the sweep, which starts or goes on."""
-        self._add(name, f"{label} {self._about.get(name, '')}".rstrip(), seconds, directory=name)
+        Args:
+            name: its name in `work`, which is the name of its directory; empty for a single run.
+            label: the words in its row.
+            seconds: its time budget in virtual seconds.
+        """
+        self._rows.pop(name, None)  # a run that is taken up again starts anew, below the others
+        row = self._rows[name] = RunRow(self, f"{label} {self._about.get(name, '')}".rstrip(), seconds, name)
+        if self._live is not None:
+            self.refresh(at_once=True)
+        return row
 
-    def update(self, name: str, state: Mapping[str, float]) -> None:
-        """Report where a run of the sweep stands; `state` has the arguments of `RunRow.update`."""
-        row = self._rows[name]
-        if row.resumed_at is None:
-            self._done_before += self._work[name] * min(1.0, state["seconds"] / row.total)
-        row.update(**state)  # type: ignore[arg-type]
-
-    def ended(self, name: str, status: str, accuracy: float | None = None) -> None:
-        """Report how a run of the sweep ended, and the accuracy it came to."""
-        self._ends[name] = status
-        if name in self._rows:
-            self._rows[name].end(status, accuracy)
+    def end(self, name: str, status: str, accuracy: float | None = None) -> None:
+        """Take note of how a run ended, and of the accuracy it came to."""
+        self._rows[name].end(status, accuracy)
         if status != "finished":
             self._work[name] = 0.0  # it did not take its time, and says nothing about the pace
-        self._due = -math.inf
-        self.refresh()
+        self.refresh(at_once=True)
 
-    def refresh(self) -> None:
+    def refresh(self, *, at_once: bool = False) -> None:
         """Redraw the display or write a line, if that is due."""
         now = self._clock()
-        if now < self._due:
+        if now < self._due and not at_once:
             return
         self._due = now + self._interval
         if self._live is not None:
@@ -213,14 +213,6 @@ class Display:
         else:
             self._stream.write(self._line(now) + "\n")
             self._stream.flush()
-
-    def _add(self, name: str, label: str, seconds: float, *, directory: str) -> RunRow:
-        self._rows.pop(name, None)  # a run that is taken up again starts anew, below the others
-        row = self._rows[name] = RunRow(self, label, seconds, directory)
-        if self._live is not None:
-            self._due = -math.inf
-            self.refresh()
-        return row
 
     def _drawn(self, now: float, width: int, height: int) -> Group:
         """The table within the terminal, and the line of totals below it."""
@@ -239,11 +231,12 @@ class Display:
         return Group(table, Text(total, no_wrap=True, overflow="ellipsis"))
 
     def _most_telling(self, most: int) -> Sequence[RunRow]:
-        """The rows there is room for, in the order in which they began: the oldest that ended go first."""
+        """The rows there is room for; of those that ended, the oldest are left out first."""
         rows = list(self._rows.values())
-        excess = max(0, len(rows) - max(1, most))
-        dropped = {id(row) for row in [row for row in rows if row.status][:excess]}
-        return [row for row in rows if id(row) not in dropped][: max(1, most)]
+        for row in [row for row in rows if row.status]:
+            if len(rows) > most:
+                rows.remove(row)
+        return rows[: max(1, most)]
 
     def _line(self, now: float) -> str:
         """The state in one plain line: of the sweep, or of the run that is alone."""
@@ -256,15 +249,16 @@ class Display:
         return "  ".join([texts["run"], f"{texts['time (s)']} s", *named])
 
     def _counts(self) -> str:
-        failed = sum(status != "finished" for status in self._ends.values())
-        done, total = self._finished + len(self._ends) - failed, self._finished + len(self._work)
+        ends = [row.status for row in self._rows.values() if row.status]
+        failed, total = len(ends) - ends.count(_DONE), self._finished + len(self._work)
+        done = self._finished + ends.count(_DONE)
         parts = [f"{done}/{total} runs done", f"{failed} failed" if failed else "", f"{total - done - failed} left"]
         return "  ".join(filter(None, parts))
 
     def _time_left(self, now: float) -> str:
-        done = sum(self._work[name] for name in self._ends)
-        done += sum(self._work[name] * row.share for name, row in self._rows.items() if not row.status)
-        fresh, elapsed = done - self._done_before, now - self._began
+        rows = self._rows.items()
+        done = sum(self._work[name] * row.share for name, row in rows)
+        fresh, elapsed = done - sum(self._work[name] * row.share_before for name, row in rows), now - self._began
         if fresh <= 0 or elapsed <= 0:
             return _UNKNOWN
         return format_clock((sum(self._work.values()) - done) * elapsed / fresh)

@@ -59,7 +59,7 @@ def words(line: str) -> list[str]:
 def test_a_run_is_a_row_of_a_table(sized: Callable[..., None]) -> None:
     stream, clock = Terminal(), Clock()
     with Display(stream=stream, clock=clock) as display:
-        row = display.run("FedGMR seed 0", 2850)
+        row = display.begin("", "FedGMR seed 0", 2850)
         clock.now += 1.0
         row.update(seconds=1163.3, **STATE)
         clock.now += 1.0
@@ -91,10 +91,10 @@ def test_columns_go_by_priority_and_no_line_wraps(
     sized(columns)
     stream, clock = Terminal(), Clock()
     with Display(work={"quickstart-fedasync-s0-0123456789ab": 1.0}, stream=stream, clock=clock) as display:
-        display.began("quickstart-fedasync-s0-0123456789ab", "FedAsync seed 0", 2850)
+        row = display.begin("quickstart-fedasync-s0-0123456789ab", "FedAsync seed 0", 2850)
         for seconds in (0.0, 1240.0):
             clock.now += 1.0
-            display.update("quickstart-fedasync-s0-0123456789ab", {"seconds": seconds, **STATE})
+            row.update(seconds=seconds, **STATE)
     header, line, total = screens(stream)[2]
     assert words(header) == expected
     assert ("━" in line) == (columns >= 52)
@@ -110,9 +110,9 @@ def test_the_running_and_the_newest_rows_are_shown_where_not_all_have_room(sized
     names = [f"run{number}" for number in range(8)]
     with Display(work=dict.fromkeys(names, 1.0), stream=stream) as display:
         for name in names:
-            display.began(name, name, 10)
+            display.begin(name, name, 10)
             if name in ("run0", "run2", "run3"):
-                display.ended(name, "finished" if name != "run2" else "diverged")
+                display.end(name, "finished" if name != "run2" else "diverged")
         drawn = [line.split()[0] for line in screens(stream)[-1]]
         assert drawn == ["run", "run1", "run4", "run5", "run6", "run7", "2/8"]
         assert screens(stream)[-1][-1] == "2/8 runs done  1 failed  5 left  ETA 0:00"
@@ -124,10 +124,9 @@ def test_an_ended_run_is_shown_as_complete_with_its_last_accuracy(sized: Callabl
     stream = Terminal()
     with Display(work={"a": 1.0, "b": 1.0}, about={"a": "rate=0.1", "b": "rate=0.2"}, stream=stream) as display:
         for name in ("a", "b"):
-            display.began(name, "FedGMR seed 0", 400)
-            display.update(name, {"seconds": 312.0, **STATE})
-        display.ended("a", "finished", 0.951)
-        display.ended("b", "died")
+            display.begin(name, "FedGMR seed 0", 400).update(seconds=312.0, **STATE)
+        display.end("a", "finished", 0.951)
+        display.end("b", "died")
         _, first, second, total = screens(stream)[-1]
     assert [words(first)[index] for index in (0, 2, 4, 8)] == ["FedGMR seed 0 rate=0.1", "400/400", "95.1 %", "done"]
     assert [words(second)[index] for index in (0, 2, 4, 8)] == ["FedGMR seed 0 rate=0.2", "312/400", "93.4 %", "died"]
@@ -138,7 +137,7 @@ def test_an_ended_run_is_shown_as_complete_with_its_last_accuracy(sized: Callabl
 def test_the_terminal_is_redrawn_at_most_five_times_a_second(sized: Callable[..., None]) -> None:
     stream, clock = Terminal(), Clock()
     with Display(stream=stream, clock=clock) as display:
-        row = display.run("FedGMR seed 0", 1000)
+        row = display.begin("", "FedGMR seed 0", 1000)
         for step in range(2000):
             clock.now = 100.0 + step / 1000
             row.update(seconds=step, tick=step)
@@ -148,7 +147,7 @@ def test_the_terminal_is_redrawn_at_most_five_times_a_second(sized: Callable[...
 def test_the_end_removes_the_table_and_silences_the_display(sized: Callable[..., None]) -> None:
     stream, before = Terminal(), (sys.stdout, sys.stderr)
     with Display(stream=stream) as display:
-        row = display.run("FedGMR seed 0", 10)
+        row = display.begin("", "FedGMR seed 0", 10)
         print("a warning", file=sys.stderr)
         assert "a warning\n" in CODES.sub("", stream.getvalue())  # above the table, not through it
     assert (sys.stdout, sys.stderr) == before
@@ -167,7 +166,7 @@ def test_terminals_without_colour_or_without_movement(
     monkeypatch.setenv(variable, value)
     stream = Terminal()
     with Display(stream=stream) as display:
-        display.run("FedGMR seed 0", 10).update(seconds=1, tick=1)
+        display.begin("", "FedGMR seed 0", 10).update(seconds=1, tick=1)
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]", stream.getvalue())
     if variable == "TERM":
         assert stream.getvalue() == "FedGMR seed 0  1/10 s  tick 1  up 0.00 MB  down 0.00 MB  ETA -:--\n"
@@ -176,7 +175,7 @@ def test_terminals_without_colour_or_without_movement(
 def test_elsewhere_a_plain_line_every_ten_seconds() -> None:
     stream, clock = io.StringIO(), Clock()
     with Display(stream=stream, clock=clock) as display:
-        row = display.run("FedGMR seed 7", 100)
+        row = display.begin("", "FedGMR seed 7", 100)
         for step in range(35):
             clock.now = 100.0 + step
             row.update(seconds=step, tick=step, **({} if step < 20 else {"accuracy": 0.934, "density": 0.42}))
@@ -189,11 +188,11 @@ def test_elsewhere_a_plain_line_every_ten_seconds() -> None:
 def test_elsewhere_a_sweep_has_a_line_every_half_minute_and_at_every_end() -> None:
     stream, clock = io.StringIO(), Clock()
     with Display(work={"a": 1.0, "b": 1.0}, finished=2, stream=stream, clock=clock) as display:
-        display.began("a", "FedGMR seed 0", 10.0)
+        row = display.begin("a", "FedGMR seed 0", 10.0)
         for second in range(70):
             clock.now = 100.0 + second
-            display.update("a", {"seconds": second / 10, "tick": second})
-        display.ended("a", "finished")
+            row.update(seconds=second / 10, tick=second)
+        display.end("a", "finished")
     lines = stream.getvalue().splitlines()
     assert len(lines) == 3 + 1  # at 0, 30 and 60 seconds, and at the end
     assert lines[1] == "2/4 runs done  2 left  FedGMR seed 0 3/10 s  ETA 2:50"
@@ -204,14 +203,14 @@ def test_elsewhere_a_sweep_has_a_line_every_half_minute_and_at_every_end() -> No
 
 def test_the_default_stream_is_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     with Display() as display:
-        display.run("FedGMR seed 0", 10).update(seconds=1, tick=1)
+        display.begin("", "FedGMR seed 0", 10).update(seconds=1, tick=1)
     assert capsys.readouterr().err.startswith("FedGMR seed 0  1/10 s")
 
 
 def test_the_time_left_of_a_run_counts_from_the_first_report_and_is_smoothed() -> None:
     stream, clock = io.StringIO(), Clock()
     with Display(stream=stream, clock=clock) as display:
-        row = display.run("FedGMR seed 0", 10_000)
+        row = display.begin("", "FedGMR seed 0", 10_000)
         row.update(seconds=5000, tick=1)  # resumed: these seconds say nothing about the speed
         clock.now += 10
         row.update(seconds=5010, tick=2)
@@ -229,41 +228,42 @@ def test_the_time_left_of_a_sweep_is_the_work_left_at_the_pace_so_far() -> None:
     def line() -> str:
         return stream.getvalue().splitlines()[-1]
 
-    display.began("a", "FedGMR seed 0", 1000.0)
-    display.began("b", "FedAvg seed 0", 1000.0)
-    display.update("a", {"seconds": 0.0, "tick": 0})
+    first = display.begin("a", "FedGMR seed 0", 1000.0)
+    second = display.begin("b", "FedAvg seed 0", 1000.0)
+    first.update(seconds=0.0, tick=0)
     assert line() == "2/5 runs done  3 left  FedGMR seed 0 0/1,000 s  FedAvg seed 0 0/1,000 s  ETA -:--"
-    display.update("b", {"seconds": 0.0, "tick": 0})
+    second.update(seconds=0.0, tick=0)
     clock.now = 130.0
-    display.update("a", {"seconds": 500.0, "tick": 5})  # half of 100
+    first.update(seconds=500.0, tick=5)  # half of 100
     clock.now = 160.0
-    display.update("b", {"seconds": 250.0, "tick": 2})  # a quarter of 300
+    second.update(seconds=250.0, tick=2)  # a quarter of 300
     # 125 of 1000 in 60 s: 875 are left.
     assert line() == "2/5 runs done  3 left  FedGMR seed 0 500/1,000 s  FedAvg seed 0 250/1,000 s  ETA 7:00"
     clock.now = 135.0
-    display.ended("a", "finished")
+    display.end("a", "finished")
     # 175 of 1000 in 35 s: 825 at 5 a second.
     assert line() == "3/5 runs done  2 left  FedAvg seed 0 250/1,000 s  ETA 2:45"
-    display.ended("b", "diverged")  # neither done nor left: 100 of 700 in 35 s
+    display.end("b", "diverged")  # neither done nor left: 100 of 700 in 35 s
     assert line() == "3/5 runs done  1 failed  1 left  ETA 3:30"
-    display.ended("c", "finished")  # a cluster may tell of an end alone
+    display.begin("c", "FedAvg seed 1", 1000.0)
+    display.end("c", "finished")
     assert line() == "4/5 runs done  1 failed  0 left  ETA 0:00"
 
 
 def test_work_done_before_says_nothing_about_the_pace() -> None:
     stream, clock = io.StringIO(), Clock()
     display = Display(work={"a": 100.0}, stream=stream, clock=clock)
-    display.began("a", "FedGMR seed 0", 1000.0)
-    display.update("a", {"seconds": 800.0, "tick": 8})  # resumed
+    row = display.begin("a", "FedGMR seed 0", 1000.0)
+    row.update(seconds=800.0, tick=8)  # resumed
     clock.now += 40.0
-    display.update("a", {"seconds": 900.0, "tick": 9})
+    row.update(seconds=900.0, tick=9)
     assert [line.split("  ")[-1] for line in stream.getvalue().splitlines()] == ["ETA -:--", "ETA 0:40"]
 
 
 def test_a_run_in_another_process_is_followed_by_its_files(tmp_path: Path) -> None:
     stream, clock = io.StringIO(), Clock()
     with Display(stream=stream, clock=clock) as display:
-        row = display.run("FedGMR", 100)
+        row = display.begin("", "FedGMR", 100)
         row.follow(tmp_path)
         assert stream.getvalue() == ""
         counts = {"density": [1.0, 0.5], "bytes_up": [3_000_000, 4_000_000], "bytes_down": [5_000_000, 6_000_000]}
@@ -285,7 +285,7 @@ def test_a_run_in_another_process_is_followed_by_its_files(tmp_path: Path) -> No
 def test_reports_that_are_not_due_are_cheap(sized: Callable[..., None], stream: io.StringIO) -> None:
     clock = Clock()
     with Display(stream=stream, clock=clock) as display:
-        row = display.run("FedGMR seed 0", 1e9)
+        row = display.begin("", "FedGMR seed 0", 1e9)
         started = time.perf_counter()
         for step in range(100_000):
             row.update(seconds=step, tick=step, accuracy=0.5, density=0.5, bytes_up=step, bytes_down=step)
@@ -297,7 +297,7 @@ import sys, time, warnings
 from fedgmr.reporting import Display
 try:
     with Display() as display:
-        row = display.run("FedGMR seed 0", 1000)
+        row = display.begin("", "FedGMR seed 0", 1000)
         for step in range(100000):
             row.update(seconds=step, tick=step)
             time.sleep(0.01)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fedgmr.experiments.run import Watcher
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.processes import RETRIES, threads_per_worker
 from fedgmr.experiments.sweep.work import Outcome, Reporter, SweepWatcher, perform_run
@@ -60,7 +61,7 @@ class _Tasks:
             task.remote(run.key, plain(run.recipe), str(run.directory.absolute()), self.board, threads, sys.path): run
             for run in runs
         }
-        self.begun: set[str] = set()
+        self.watchers: dict[str, Watcher] = {}  # of the runs that have begun, by key
 
     def finish(self) -> dict[str, Outcome]:
         """Wait for all; what is unfinished when this is interrupted is cancelled, and can be resumed."""
@@ -72,7 +73,8 @@ class _Tasks:
                 for reference in done:
                     run = self.pending.pop(reference)
                     outcome = outcomes[run.key] = self._outcome(reference)
-                    self.watcher.ended(run.name, outcome.status, outcome.accuracy)
+                    self._begin(run)
+                    self.watcher.end(run.name, outcome.status, outcome.accuracy)
         finally:
             for reference in self.pending:
                 self.ray.cancel(reference, force=True)
@@ -86,12 +88,14 @@ class _Tasks:
         for line in told:
             warnings.warn(line, stacklevel=2)
         for key in states.keys() & {run.key for run in self.pending.values()}:  # some tell more after their end
-            run, state = self.runs[key], states[key]
-            if key not in self.begun:
-                self.begun.add(key)
-                self.watcher.began(run.name, run.label, run.recipe.seconds)
-            if state:
-                self.watcher.update(run.name, state)
+            self._begin(self.runs[key])
+            if states[key]:
+                self.watchers[key].update(**states[key])
+
+    def _begin(self, run: PlannedRun) -> None:
+        """Tell the watcher of a run's begin, once."""
+        if run.key not in self.watchers:
+            self.watchers[run.key] = self.watcher.begin(run.name, run.label, run.recipe.seconds)
 
     def _outcome(self, reference: Any) -> Outcome:
         try:

@@ -4,13 +4,12 @@ Whatever becomes of one run, the others go on. The outcomes say how each ended, 
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedgmr.experiments.sweep.plan import PlannedRun, plan_sweep
 from fedgmr.experiments.sweep.processes import run_in_processes
-from fedgmr.experiments.sweep.work import Outcome, Reporter, SweepWatcher, perform_run
+from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
 from fedgmr.files import SUMMARY, read_json
 from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
@@ -87,10 +86,9 @@ def _run_here(runs: Sequence[PlannedRun], watcher: SweepWatcher) -> dict[str, Ou
     """Do the runs one after the other in this process; the outcomes by key."""
     outcomes = {}
     for run in runs:
-        watcher.began(run.name, run.label, run.recipe.seconds)
-        reporter = Reporter(partial(watcher.update, run.name))
-        outcome = outcomes[run.key] = perform_run(run.recipe, run.directory, reporter)
-        watcher.ended(run.name, outcome.status, outcome.accuracy)
+        follower = watcher.begin(run.name, run.label, run.recipe.seconds)
+        outcome = outcomes[run.key] = perform_run(run.recipe, run.directory, follower)
+        watcher.end(run.name, outcome.status, outcome.accuracy)
     return outcomes
 
 
@@ -112,11 +110,13 @@ def _recorded(run: PlannedRun) -> Outcome:
 
 
 class _Unwatched:
-    def began(self, name: str, label: str, seconds: float) -> None:
+    """Watches a sweep and its runs, and does nothing."""
+
+    def begin(self, name: str, label: str, seconds: float) -> "_Unwatched":
+        return self
+
+    def update(self, **state: float) -> None:
         pass
 
-    def update(self, name: str, state: Mapping[str, float]) -> None:
-        pass
-
-    def ended(self, name: str, status: str, accuracy: float | None) -> None:
+    def end(self, name: str, status: str, accuracy: float | None) -> None:
         pass

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from fedgmr.experiments.run import Watcher
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.work import Outcome, Reporter, SweepWatcher, perform_run
 from fedgmr.recipe import recipe_from
@@ -57,6 +58,7 @@ class _Worker:
             self.process.start()
         theirs.close()  # else its death would not close the pipe
         self.run: PlannedRun | None = None
+        self.watcher: Watcher | None = None  # of the run
 
     def give(self, run: PlannedRun) -> None:
         self.connection.send((plain(run.recipe), str(run.directory)))
@@ -119,14 +121,14 @@ class _Pool:
         except OSError:  # it died while it was idle, and is buried next
             self.waiting.appendleft(run)
             return
-        self.watcher.began(run.name, run.label, run.recipe.seconds)
+        worker.watcher = self.watcher.begin(run.name, run.label, run.recipe.seconds)
 
     def _take(self, worker: _Worker, kind: str, content: Any) -> None:
-        run = worker.run
-        if run is None:
+        run, watcher = worker.run, worker.watcher
+        if run is None or watcher is None:
             return  # a warning while it was idle
         if kind == "update":
-            self.watcher.update(run.name, content)
+            watcher.update(**content)
         elif kind == "warning":
             warnings.warn(f"{run.name}: {content}", stacklevel=2)
         else:
@@ -149,7 +151,7 @@ class _Pool:
 
     def _end(self, run: PlannedRun, outcome: Outcome) -> None:
         self.outcomes[run.key] = outcome
-        self.watcher.ended(run.name, outcome.status, outcome.accuracy)
+        self.watcher.end(run.name, outcome.status, outcome.accuracy)
 
 
 def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:

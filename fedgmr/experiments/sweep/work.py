@@ -36,23 +36,19 @@ class Outcome:
 class SweepWatcher(Protocol):
     """Sees how a sweep goes on (a display, a log). Runs are known by the names of their directories."""
 
-    def began(self, name: str, label: str, seconds: float) -> None:
-        """A run starts or goes on; its name for people and its time budget in virtual seconds."""
+    def begin(self, name: str, label: str, seconds: float) -> Watcher:
+        """Take note that a run starts or goes on, with its label and its virtual seconds; returns its watcher."""
         ...
 
-    def update(self, name: str, state: Mapping[str, float]) -> None:
-        """A run tells where it stands, with the arguments of `Watcher.update`."""
-        ...
-
-    def ended(self, name: str, status: str, accuracy: float | None) -> None:
-        """A run ended with the status and the accuracy of its outcome."""
+    def end(self, name: str, status: str, accuracy: float | None) -> None:
+        """Take note that a run ended, with the status and the accuracy of its outcome."""
         ...
 
 
 class Reporter:
     """The watcher of one run: passes its state on, at most once in so many wall seconds."""
 
-    def __init__(self, send: Callable[[Mapping[str, float]], object], interval: float = 0.0) -> None:
+    def __init__(self, send: Callable[[Mapping[str, float]], object], interval: float) -> None:
         self._send, self._interval, self._due = send, interval, 0.0
 
     def update(self, **state: float) -> None:

@@ -77,7 +77,7 @@ def _finish(assembly: Assembly[FlowerFleet], go: Any) -> Result:
     recipe = assembly.recipe
     try:
         with Display() as display:
-            result: Result = go(display.run(recipe.method.title or recipe.method.name, recipe.seconds))
+            result: Result = go(display.begin("", recipe.method.title or recipe.method.name, recipe.seconds))
         return result
     finally:
         assembly.fleet.close()

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,16 @@ from fedgmr.recipe import recipe_from
 from fedgmr.settings.refusals import SettingError
 
 
+@dataclass
+class Ticks:
+    """A watcher of one run."""
+
+    seen: list[float]
+
+    def update(self, *, tick: int, **_: float) -> None:
+        self.seen.append(tick)
+
+
 class Log:
     """A watcher that keeps what it is told."""
 
@@ -22,13 +33,11 @@ class Log:
         self.lines: list[tuple[str, ...]] = []
         self.ticks: dict[str, list[float]] = {}
 
-    def began(self, name: str, label: str, seconds: float) -> None:
+    def begin(self, name: str, label: str, seconds: float) -> "Ticks":
         self.lines.append(("began", label, f"{seconds:g}"))
+        return Ticks(self.ticks.setdefault(name, []))
 
-    def update(self, name: str, state: dict[str, float]) -> None:
-        self.ticks.setdefault(name, []).append(state["tick"])
-
-    def ended(self, name: str, status: str, accuracy: float | None) -> None:
+    def end(self, name: str, status: str, accuracy: float | None) -> None:
         self.lines.append(("ended", name.split("-")[1], status))
 
 
