@@ -34,44 +34,30 @@ _BAR_WIDTHS = 8, 40
 
 
 class RunRow:
-    """One run in a display."""
+    """One run in a display, and the watcher of that run.
+
+    Args:
+        display: redrawn when the run reports and a refresh is due.
+        label: the first words of the row.
+        total: virtual seconds of the whole run.
+        directory: the name of its directory; empty if there is nothing to tell.
+    """
 
     def __init__(self, display: "Display", label: str, total: float, directory: str) -> None:
         self.label, self.total, self.directory = label, total, directory
-        self.seconds, self.status = 0.0, ""  # virtual seconds so far; how the run ended
-        self._seconds_before: float | None = None  # virtual seconds at the first report
+        self.seconds = 0.0  # virtual seconds so far
+        self.status = ""  # how the run ended
         self._display = display
-        self._tick, self._bytes_up, self._bytes_down = 0, 0.0, 0.0
-        self._accuracy: float | None = None
-        self._density: float | None = None
+        self._state: dict[str, float] = {}  # the newest report
+        self._seconds_before = 0.0  # virtual seconds at the first report
         self._mark: tuple[float, float] | None = None  # (wall, virtual) seconds at the previous refresh
         self._speed = 0.0  # virtual seconds per wall second
 
-    def update(
-        self,
-        *,
-        seconds: float,
-        tick: int,
-        accuracy: float | None = None,
-        density: float | None = None,
-        bytes_up: float = 0,
-        bytes_down: float = 0,
-    ) -> None:
-        """Report where the run stands; the display is redrawn only when that is due.
-
-        Args:
-            seconds: virtual seconds so far.
-            tick: aggregation steps so far.
-            accuracy: newest evaluation, 0..1; None before the first.
-            density: mean over the clients.
-            bytes_up: sent by all clients so far.
-            bytes_down: received by all clients so far.
-        """
-        if self._seconds_before is None:
-            self._seconds_before = seconds
-        self.seconds = seconds
-        self._tick, self._accuracy, self._density = tick, accuracy, density
-        self._bytes_up, self._bytes_down = bytes_up, bytes_down
+    def update(self, **state: float) -> None:
+        """Report where the run stands: seconds, tick, accuracy, density, bytes_up and bytes_down."""
+        if not self._state:
+            self._seconds_before = state["seconds"]
+        self._state, self.seconds = state, state["seconds"]
         self._display.refresh()
 
     def follow(self, directory: Path) -> None:
@@ -93,7 +79,8 @@ class RunRow:
         """Report how the run ended; its last reports were made some time before."""
         self.status = _DONE if status == "finished" else status
         self.seconds = self.total if status == "finished" else self.seconds
-        self._accuracy = self._accuracy if accuracy is None else accuracy
+        if self._state and accuracy is not None:
+            self._state["accuracy"] = accuracy
 
     @property
     def share(self) -> float:
@@ -103,26 +90,21 @@ class RunRow:
     @property
     def share_before(self) -> float:
         """Share that was done before this process took the run up, which says nothing about the pace."""
-        return min(1.0, (self._seconds_before or 0.0) / self.total)
+        return min(1.0, self._seconds_before / self.total)
 
     def fields(self, now: float) -> dict[str, str]:
         """The texts of the row by column; empty where nothing is known."""
-        told = self._seconds_before is not None
-        return {
-            "run": self.label,
-            "bar": "",
-            "time (s)": f"{self.seconds:,.0f}/{self.total:,.0f}",
-            "tick": f"{self._tick:,}" if told else "",
-            "acc": "" if self._accuracy is None else format_percent(self._accuracy),
-            "density": "" if self._density is None else f"{self._density:.2f}",
-            "up": format_bytes(self._bytes_up) if told else "",
-            "down": format_bytes(self._bytes_down) if told else "",
-            "ETA": self.status or self._time_left(now),
-            "directory": self.directory,
-        }
+        state, fields = self._state, {"run": self.label, "bar": ""}
+        fields["time (s)"] = f"{self.seconds:,.0f}/{self.total:,.0f}"
+        fields["tick"] = f"{state['tick']:,}" if state else ""
+        fields["acc"] = format_percent(state["accuracy"]) if state else ""
+        fields["density"] = f"{state['density']:.2f}" if state else ""
+        fields["up"] = format_bytes(state["bytes_up"]) if state else ""
+        fields["down"] = format_bytes(state["bytes_down"]) if state else ""
+        return fields | {"ETA": self.status or self._time_left(now), "directory": self.directory}
 
     def _time_left(self, now: float) -> str:
-        if self._seconds_before is None:
+        if not self._state:
             return _UNKNOWN
         # The first report only sets the mark: a resumed run starts with virtual seconds spent elsewhere.
         if self._mark is not None and now > self._mark[0]:

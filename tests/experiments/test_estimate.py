@@ -13,7 +13,6 @@ from fedgmr.experiments.rundir import create_run
 from fedgmr.experiments.sweep import describe_plan, plan_sweep
 from fedgmr.paper.grid import recipe_for
 from fedgmr.recipe import Recipe
-from fedgmr.reporting.quantities import format_duration
 from fedgmr.settings.schema import plain
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.models.conv2 import Conv2
@@ -148,16 +147,3 @@ def test_what_nobody_has_run_is_timed(tmp_path: Path) -> None:
     known = Estimate(seconds={"a": 80.0}, timed=True)
     assert known.text(1) == "About 80 s, after a short trial."
     assert Estimate(seconds={}, timed=False).text(1) == ""
-
-
-def test_durations_are_rough() -> None:
-    assert [format_duration(seconds) for seconds in (0.2, 40, 89, 91, 720, 5300, 5500, 12600)] == [
-        "1 s",
-        "40 s",
-        "89 s",
-        "2 min",
-        "12 min",
-        "88 min",
-        "1.5 h",
-        "3.5 h",
-    ]
