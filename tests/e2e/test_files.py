@@ -16,7 +16,6 @@ from e2e import tiny
 from e2e.command import Command, write_recipe
 from e2e.crash import die_at
 from e2e.recipes import RECIPES
-from fedgmr.experiments import checkpoint as checkpoint_module
 from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
 
 
@@ -72,7 +71,7 @@ def test_a_checkpoint_of_an_earlier_release_is_read(checkpoint: Path, fedgmr: Co
 
 
 class Keeper:
-    """A server and a fleet with nothing but the state that is saved."""
+    """A server with nothing but the state that is saved, and its fleet."""
 
     tick = 12
     dispatched: ClassVar[dict[int, Any]] = {}
@@ -88,28 +87,40 @@ class Keeper:
         }
         self.tensors["strided"] = self.tensors["a"].t()
         self.tensors["again"] = self.tensors["a"]
+        self.fleet = KeptFleet()
         self.found: list[Any] = []
 
     def state(self) -> Any:
-        return {"now": 3.25, "note": "é"}
+        return self.tensors, {"tick": 12}
 
     def restore(self, *found: Any) -> None:
         self.found.append(found)
 
 
+class KeptFleet:
+    """A fleet with nothing but the state that is saved."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+    def state(self) -> Any:
+        return {"now": 3.25, "note": "é"}
+
+    def restore(self, *found: Any, tick: int) -> None:
+        self.found.append((*found, tick))
+
+
 @pytest.fixture
-def keeper(monkeypatch: pytest.MonkeyPatch) -> Keeper:
-    keeper = Keeper()
-    monkeypatch.setattr(checkpoint_module, "server_state", lambda server: (keeper.tensors, {"tick": 12}))
-    monkeypatch.setattr(checkpoint_module, "restore_server", lambda server, *found: keeper.restore(*found))
-    return keeper
+def keeper() -> Keeper:
+    return Keeper()
 
 
 def test_tensors_of_every_type_come_back(tmp_path: Path, keeper: Any) -> None:
-    save_checkpoint(tmp_path, keeper, keeper, recorded=3, keep=1)
-    assert load_checkpoint(tmp_path, keeper, keeper) == 3
-    (tensors, state), (fleet, _) = keeper.found
-    assert (state, fleet) == ({"tick": 12}, keeper.state())
+    save_checkpoint(tmp_path, keeper, keeper.fleet, recorded=3, keep=1)
+    assert load_checkpoint(tmp_path, keeper, keeper.fleet) == 3
+    ((tensors, state),) = keeper.found
+    assert state == {"tick": 12}
+    assert keeper.fleet.found == [(keeper.fleet.state(), keeper.dispatched, keeper.tick)]
     assert set(tensors) == set(keeper.tensors)
     for name, tensor in keeper.tensors.items():
         assert (tensors[name].dtype, tensors[name].shape) == (tensor.dtype, tensor.shape)
@@ -125,24 +136,24 @@ def test_any_flipped_bit_is_seen_or_harmless(tmp_path: Path, keeper: Any) -> Non
         "weights": torch.arange(5, dtype=torch.float32),
         "levels": torch.tensor([0, 1], dtype=torch.uint8),
     }
-    save_checkpoint(tmp_path, keeper, keeper, recorded=3, keep=1)
+    save_checkpoint(tmp_path, keeper, keeper.fleet, recorded=3, keep=1)
     (path,) = (tmp_path / "checkpoints").iterdir()
     whole = path.read_bytes()
-    load_checkpoint(tmp_path, keeper, keeper)
-    (expected, state), fleet = keeper.found
+    load_checkpoint(tmp_path, keeper, keeper.fleet)
+    ((expected, state),), fleet = keeper.found, keeper.fleet.found
     refused = 0
     for position in range(len(whole)):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << int(np.random.default_rng(position).integers(8))
         path.write_bytes(damaged)
-        keeper.found = []
+        keeper.found, keeper.fleet.found = [], []
         try:
             with warnings.catch_warnings(action="ignore"):
-                assert load_checkpoint(tmp_path, keeper, keeper) == 3
+                assert load_checkpoint(tmp_path, keeper, keeper.fleet) == 3
         except ValueError:
             refused += 1
             continue
-        (tensors, found), others = keeper.found
-        assert (found, others) == (state, fleet)
+        ((tensors, found),) = keeper.found
+        assert (found, keeper.fleet.found) == (state, fleet)
         assert all(torch.equal(tensors[name], expected[name]) for name in expected)
     assert refused > 0.9 * len(whole)
