@@ -28,7 +28,7 @@ from tables import markdown, write_csv
 from fedgmr.deploy.app import write_app
 from fedgmr.deploy.local import LocalFleet
 from fedgmr.deploy.processes import Program, Supervisor
-from fedgmr.deploy.site import Site, new_site
+from fedgmr.deploy.site import Site
 from fedgmr.recipe import Recipe, recipe_from
 
 BYTES_LIMIT, TIME_LIMIT = 0.03, 0.20
@@ -64,7 +64,7 @@ class Bench:
         """Run a recipe on nodes in the namespaces."""
         directory = self.folder / name
         before, began = [self.cables.count(node) for node in range(self.cables.nodes)], time.monotonic()
-        site = new_site(directory / "flower", clients=self.cables.nodes, tls=False, host="0.0.0.0")
+        site = Site.create(directory / "flower", clients=self.cables.nodes, tls=False, host="0.0.0.0")
         write_app(site.app, recipe, directory.absolute())
         rates: list[tuple[float, float]] = []
         with Supervisor(site.folder, site.logs, site.environment()) as crew:

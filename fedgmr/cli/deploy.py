@@ -42,7 +42,7 @@ def add_verbs(verbs: Any) -> None:
 
 def _local(given: argparse.Namespace) -> int:
     from fedgmr.deploy.local import deploy_local
-    from fedgmr.deploy.pace import measured_start, paced_for_trying
+    from fedgmr.deploy.pace import measure_start, pace_for_trial
     from fedgmr.deploy.site import check_flower
 
     words = RecipeWords.read(given.recipe)
@@ -50,7 +50,7 @@ def _local(given: argparse.Namespace) -> int:
         raise SettingError(f"--clients is {given.clients}: give at least 1.")
     recipe = words.load(*([_BY_NODE] if given.tls else []))
     check_flower()
-    recipe = paced_for_trying(recipe, words.keys, clients=given.clients, start=measured_start(given.clients))
+    recipe = pace_for_trial(recipe, words.keys, clients=given.clients, start=measure_start(given.clients))
     directory = Path(given.output) if given.output else words.directory(f"{recipe.name}-deployed")
     return _watched(
         directory, recipe, lambda row: deploy_local(recipe, directory, tls=given.tls, follow=row.follow, notify=_notify)
@@ -69,12 +69,12 @@ def _resume(given: argparse.Namespace) -> int:
 
 def _init(given: argparse.Namespace) -> None:
     from fedgmr.deploy.app import write_project
-    from fedgmr.deploy.pace import paced_for_machines
+    from fedgmr.deploy.pace import pace_for_machines
 
     words = RecipeWords.read(given.recipe)
     if words.output is not None:
         raise SettingError("output is not a setting of deploy init: it stands in the pyproject.toml of DIR.")
-    write_project(Path(given.folder), paced_for_machines(words.load(_BY_NODE), words.keys))
+    write_project(Path(given.folder), pace_for_machines(words.load(_BY_NODE), words.keys))
     print(f"Flower app: {given.folder}. Its README.md has the commands for server and nodes.")
 
 

@@ -1,7 +1,7 @@
-"""A Flower app in a folder: pyproject, recipe, and for machines of one's own the README, units and certificates.
+"""A Flower app in a folder: pyproject and recipe, and for a fleet of machines also README, units and certificates.
 
-Every file is a template in `templates/` with `$words` to fill in; `fedgmr deploy init` writes all of them, a local
-deployment only what `flwr run` needs.
+Every file is a template in `templates/` with `$words` to fill in. `fedgmr deploy init` writes all of them; a local
+deployment writes only those that `flwr run` needs.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,12 @@ from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
 from fedgmr.settings.text import dump
 
+TEMPLATES = Path(str(resources.files("fedgmr.deploy") / "templates"))
 _UNITS = ("fedgmr-superlink.service", "fedgmr-superexec.service", "fedgmr-supernode.service")
 
 
 def write_app(folder: Path, recipe: Recipe, output: Path) -> None:
-    """Write what `flwr run` needs into a folder: `pyproject.toml` and the recipe."""
+    """Write the files that `flwr run` needs into a folder: `pyproject.toml` and the recipe."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / RECIPE, dump(plain(recipe)))
     words = {"name": _project_name(recipe.name), "about": _quoted(recipe.about or f"The fedgmr recipe {recipe.name}")}
@@ -46,13 +47,8 @@ def write_project(folder: Path, recipe: Recipe) -> None:
     _write(folder, "README.md", {"name": name, "clients": str(clients), "last": str(clients - 1)})
 
 
-def template(name: str) -> Path:
-    """The path of a template."""
-    return Path(str(resources.files("fedgmr.deploy") / "templates" / name))
-
-
 def _write(folder: Path, name: str, words: Mapping[str, str] | None) -> None:
-    text = template(name).read_text(encoding="utf-8")
+    text = (TEMPLATES / name).read_text(encoding="utf-8")
     write_atomic(folder / name, text if words is None else Template(text).substitute(words))
 
 

@@ -1,7 +1,7 @@
 """A whole fleet on this machine: SuperLink, SuperExec, SuperNodes and a run, watched to its end and taken down.
 
-What dies is started again, and a ServerApp that was killed goes on from its last checkpoint; so this is also what a
-deployment on several machines is rehearsed with. Read next: `site.py` (the programs), `processes.py` (their lives).
+A program that dies is started again, and a ServerApp that was killed goes on from its last checkpoint. So this is also
+the rehearsal of a deployment on several machines. Read next: `site.py` (the programs), `processes.py` (their lives).
 """
 
 import json
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.deploy.app import write_app
-from fedgmr.deploy.processes import Program, Supervisor, command_of, end_marked, marked
-from fedgmr.deploy.site import CONNECTION, LOOPBACK, Site, new_site, open_site
+from fedgmr.deploy.processes import Program, Supervisor, end_marked, marked_processes
+from fedgmr.deploy.site import CONNECTION, LOOPBACK, Site
 from fedgmr.experiments.rundir import open_run
 from fedgmr.files import RECIPE, SUMMARY, UPDATES, last_row, read_json
 from fedgmr.recipe import Recipe
@@ -60,7 +60,7 @@ def deploy_local(
     """
     if (run / RECIPE).exists():
         raise SettingError(f"output is {str(run)!r}, which holds a run already: resume it or give another directory.")
-    site = new_site(run / FOLDER, clients=len(recipe.fleet.resolved_links()), tls=tls, host=host)
+    site = Site.create(run / FOLDER, clients=len(recipe.fleet.resolved_links()), tls=tls, host=host)
     write_app(site.app, recipe, run.absolute())
     return _finish(site, run, follow, notify, nodes)
 
@@ -68,14 +68,14 @@ def deploy_local(
 def resume_local(run: Path, *, follow: Follow, notify: Notify) -> dict[str, Any]:
     """Start the fleet of an interrupted run again and let it go on from its last checkpoint."""
     open_run(run)
-    site = open_site(run / FOLDER)
+    site = Site.reopen(run / FOLDER)
     end_marked(site.folder)  # where its supervisor was killed, some of the old fleet may be left
     return _finish(site, run, follow, notify, Site.supernode)
 
 
 def _finish(site: Site, run: Path, follow: Follow, notify: Notify, nodes: Nodes) -> dict[str, Any]:
-    with _ended_by_signals(), Supervisor(site.folder, site.logs, site.environment()) as crew:
-        fleet = LocalFleet(site, run, crew, notify)
+    with _ended_by_signals(), Supervisor(site.folder, site.logs, site.environment()) as supervisor:
+        fleet = LocalFleet(site, run, supervisor, notify)
         fleet.start(nodes)
         summary = fleet.run_to_its_end(follow)
     for path in site.folder.iterdir():
@@ -87,20 +87,20 @@ def _finish(site: Site, run: Path, follow: Follow, notify: Notify, nodes: Nodes)
 class LocalFleet:
     """The programs of a site, and the run on them."""
 
-    def __init__(self, site: Site, run: Path, crew: Supervisor, notify: Notify) -> None:
-        self.site, self.directory, self.crew, self.notify = site, run, crew, notify
+    def __init__(self, site: Site, run: Path, supervisor: Supervisor, notify: Notify) -> None:
+        self.site, self.directory, self.supervisor, self.notify = site, run, supervisor, notify
         self.submissions = 0
         self._run_id = ""
 
     def start(self, nodes: Nodes = Site.supernode) -> None:
         """Start the SuperLink, then everybody who talks to it."""
-        self.crew.start(self.site.superlink())
+        self.supervisor.start(self.site.superlink())
         self._await_link()
         if self.site.tls:
             self._register()
-        self.crew.start(self.site.superexec())
+        self.supervisor.start(self.site.superexec())
         for client in range(self.site.clients):
-            self.crew.start(nodes(self.site, client))
+            self.supervisor.start(nodes(self.site, client))
 
     def run_to_its_end(self, follow: Follow) -> dict[str, Any]:
         """Submit the run, again with `resume` when its ServerApp was killed, until it has a summary."""
@@ -131,7 +131,7 @@ class LocalFleet:
             self._look(None)
 
     def _look(self, follow: Follow | None) -> None:
-        for name in self.crew.check():
+        for name in self.supervisor.check():
             self.notify(f"{name} died and is started again")
         if follow is not None:
             follow(self.directory)
@@ -148,11 +148,11 @@ class LocalFleet:
 
     def server_app(self) -> int | None:
         """The process id of the ServerApp (where there is a /proc)."""
-        words = ((pid, command_of(pid)) for pid in marked(self.site.folder))
-        return next((pid for pid, command in words if any(word.endswith("flwr-serverapp") for word in command)), None)
+        processes = marked_processes(self.site.folder).items()
+        return next((pid for pid, words in processes if any(word.endswith("flwr-serverapp") for word in words)), None)
 
     def _await_server_app(self) -> None:
-        """Let it write its report and take leave."""
+        """Let the ServerApp write its report and end."""
         deadline = time.monotonic() + _START_LIMIT
         while self._server_app_lives() and time.monotonic() < deadline:
             time.sleep(_POLL)
@@ -162,7 +162,7 @@ class LocalFleet:
         return str(answer["runs"][0]["status"]) if answer.get("runs") else "unknown"
 
     def _last_words(self) -> str:
-        """What the ServerApp said last; its own sentence if it left one."""
+        """The last output of the ServerApp; its own sentence if it left one."""
         lines = [line.strip() for line in self._flwr("log", self._run_id, CONNECTION, "--show").splitlines()]
         told = [line for line in lines if line.startswith("fedgmr: ")]
         return told[-1].removeprefix("fedgmr: ") if told else " ".join(filter(None, lines))[-600:]
@@ -172,7 +172,7 @@ class LocalFleet:
         deadline = time.monotonic() + patience
         while True:
             try:
-                return self.crew.call(self.site.flwr(verb, *words), timeout=_CALL_LIMIT)
+                return self.supervisor.call(self.site.flwr(verb, *words), timeout=_CALL_LIMIT)
             except ValueError:
                 if time.monotonic() > deadline:
                     if patience:
@@ -187,7 +187,7 @@ class LocalFleet:
                 socket.create_connection((LOOPBACK, self.site.port), timeout=1.0).close()
                 return
             except OSError as error:
-                if time.monotonic() > deadline or self.crew.check():
+                if time.monotonic() > deadline or self.supervisor.check():
                     log = (self.site.logs / "superlink.log").read_text(errors="replace")
                     raise ValueError(f"The SuperLink did not start: {' '.join(log.split())[-400:]}") from error
             time.sleep(0.1)

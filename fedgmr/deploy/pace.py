@@ -1,7 +1,7 @@
 """From virtual to real seconds: the period, time budget, evaluations and checkpoints of a recipe that is deployed.
 
 A recipe's seconds belong to its simulated links, and Flower needs about five seconds per task whatever its size. The
-rule is in docs/deployment.md ("Real seconds"); every number it gives stands in the recipe of the run.
+rule is in docs/deployment.md ("Real seconds"); all its numbers are written into the recipe of the run.
 """
 
 import math
@@ -26,8 +26,8 @@ LOCAL_SECONDS = 600.0
 _MARGIN = 1.10
 
 
-def measured_start(clients: int) -> float:
-    """Seconds until this machine has started so many ClientApps at once, which is most of a task on it."""
+def measure_start(clients: int) -> float:
+    """Measure the seconds in which this machine starts so many ClientApps at once; that is most of a task."""
     began = time.perf_counter()
     command = [sys.executable, "-c", "import fedgmr.flower.client.client_app"]
     started = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(clients)]
@@ -41,8 +41,8 @@ def measured_start(clients: int) -> float:
     return time.perf_counter() - began
 
 
-def paced_for_machines(recipe: Recipe, given: Sequence[str]) -> Recipe:
-    """For a fleet with links as the recipe has them: as many ticks as simulated, each longer by Flower's overhead.
+def pace_for_machines(recipe: Recipe, given: Sequence[str]) -> Recipe:
+    """Pace a recipe for a fleet with its links: as many ticks as simulated, each longer by Flower's overhead.
 
     Args:
         recipe: as simulated.
@@ -54,8 +54,8 @@ def paced_for_machines(recipe: Recipe, given: Sequence[str]) -> Recipe:
     return _paced(recipe, given, period=period, seconds=recipe.seconds * period / virtual)
 
 
-def paced_for_trying(recipe: Recipe, given: Sequence[str], *, clients: int, start: float) -> Recipe:
-    """For clients that share this machine, without links: ticks by its speed, thirty of them, ten minutes at most.
+def pace_for_trial(recipe: Recipe, given: Sequence[str], *, clients: int, start: float) -> Recipe:
+    """Pace a recipe for clients that share this machine, without links: thirty ticks by its speed, ten minutes at most.
 
     Args:
         recipe: as simulated.

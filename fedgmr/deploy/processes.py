@@ -4,13 +4,14 @@ Flower's programs start programs of their own, and some of these outlive a paren
 carries a mark in its environment, which children inherit, and the end is decided by looking for that mark.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +31,9 @@ class Program:
 
 
 @dataclass(kw_only=True)
-class _Charge:
+class _Running:
+    """A program and its newest process."""
+
     program: Program
     process: "subprocess.Popen[bytes]"
     died: float | None = None
@@ -49,32 +52,32 @@ class Supervisor:
     def __init__(self, folder: Path, logs: Path, environment: Mapping[str, str]) -> None:
         self.folder, self.logs = folder, logs
         self._environment = {**environment, MARK: str(folder)}
-        self._charges: dict[str, _Charge] = {}
+        self._programs: dict[str, _Running] = {}
 
     def start(self, program: Program) -> None:
         """Start a program; it is watched from now on."""
-        self._charges[program.name] = _Charge(program=program, process=self._spawn(program))
+        self._programs[program.name] = _Running(program=program, process=self._spawn(program))
 
     def check(self) -> list[str]:
         """Start again what died long enough ago; returns the names of the programs that were found dead just now."""
         found = []
-        for name, charge in self._charges.items():
-            if charge.died is None and charge.process.poll() is not None:
-                charge.died = time.monotonic()
-                end_group(charge.process.pid)  # what it left behind would compete with its successor
+        for name, running in self._programs.items():
+            if running.died is None and running.process.poll() is not None:
+                running.died = time.monotonic()
+                _end_group(running.process.pid)  # what it left behind would compete with its successor
                 found.append(name)
-            if charge.died is not None and time.monotonic() - charge.died >= charge.program.restart_delay:
-                charge.process, charge.died = self._spawn(charge.program), None
-                charge.starts += 1
+            if running.died is not None and time.monotonic() - running.died >= running.program.restart_delay:
+                running.process, running.died = self._spawn(running.program), None
+                running.starts += 1
         return found
 
     def pid(self, name: str) -> int:
         """The process id of a program's newest process."""
-        return self._charges[name].process.pid
+        return self._programs[name].process.pid
 
     def starts(self, name: str) -> int:
         """How often a program was started."""
-        return self._charges[name].starts
+        return self._programs[name].starts
 
     def call(self, command: Sequence[str], *, timeout: float) -> str:
         """Run a command to its end and return what it printed; ValueError with its last lines where it fails."""
@@ -98,17 +101,17 @@ class Supervisor:
 
     def end(self, name: str) -> None:
         """End a program and watch it no longer."""
-        charge = self._charges.pop(name)
-        _end([charge.process])
-        end_group(charge.process.pid)
+        running = self._programs.pop(name)
+        _end([running.process])
+        _end_group(running.process.pid)
 
     def close(self) -> None:
         """End everything, in the reverse order of the starts, and whatever else carries the mark."""
-        processes = [charge.process for charge in reversed(self._charges.values())]
-        self._charges.clear()
+        processes = [running.process for running in reversed(self._programs.values())]
+        self._programs.clear()
         _end(processes)
         for process in processes:
-            end_group(process.pid)
+            _end_group(process.pid)
         end_marked(self.folder)
 
     def __enter__(self) -> "Supervisor":
@@ -140,37 +143,31 @@ class Supervisor:
 def end_marked(folder: Path) -> None:
     """Kill every process that carries the mark of this folder (found where there is a /proc)."""
     deadline = time.monotonic() + _GRACE
-    while (found := list(marked(folder))) and time.monotonic() < deadline:
+    while (found := marked_processes(folder)) and time.monotonic() < deadline:
         for pid in found:
-            _kill(pid)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
 
 
-def marked(folder: Path) -> Iterator[int]:
-    """Living processes with the mark of this folder, but for this one."""
+def marked_processes(folder: Path) -> dict[int, list[str]]:
+    """The living processes with the mark of this folder, but for this one: their command lines by process id."""
     wanted = f"{MARK}={folder}".encode()
+    found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if int(entry.name) != os.getpid() and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                yield int(entry.name)
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+                found[int(entry.name)] = words
         except OSError:
             continue  # ended meanwhile, or somebody else's
+    return found
 
 
-def command_of(pid: int) -> list[str]:
-    """The command line of a process; empty where it is gone."""
-    try:
-        return (Path("/proc") / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-    except OSError:
-        return []
-
-
-def end_group(leader: int) -> None:
+def _end_group(leader: int) -> None:
     """Kill what is left of the process group of a program."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
@@ -183,13 +180,6 @@ def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def _die_with_parent() -> None:

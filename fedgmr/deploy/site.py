@@ -12,11 +12,10 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedgmr.deploy.app import template
+from fedgmr.deploy.app import TEMPLATES
 from fedgmr.deploy.processes import Program
 from fedgmr.files import read_json, write_atomic
 from fedgmr.settings.refusals import SettingError
@@ -42,6 +41,36 @@ class Site:
     node_ports: tuple[int, ...]
     host: str = LOOPBACK  # where the SuperLink listens
 
+    @classmethod
+    def create(cls, folder: Path, *, clients: int, tls: bool, host: str = LOOPBACK) -> "Site":
+        """Prepare a folder for a fleet of so many clients; SettingError where Flower or openssl is missing."""
+        check_flower()
+        port, *node_ports = free_ports(1 + clients)
+        site = cls(
+            folder=folder.absolute(), clients=clients, tls=tls, port=port, node_ports=tuple(node_ports), host=host
+        )
+        for name in ("home", "logs", *(f"nodes/{client}" for client in range(clients))):
+            (site.folder / name).mkdir(parents=True, exist_ok=True)
+        if tls:
+            site._make_credentials()
+        site._save()
+        return site
+
+    @classmethod
+    def reopen(cls, folder: Path) -> "Site":
+        """The site of an earlier deployment, with ports that are free now."""
+        words = read_json(folder / _SITE)
+        if not words:
+            raise SettingError(
+                f"{str(folder.parent)!r} is no run of `fedgmr deploy local`: for a fleet of machines, start the app "
+                "again with `flwr run APP CONNECTION -c resume=true`."
+            )
+        check_flower()
+        port, *node_ports = free_ports(1 + words["clients"])
+        site = cls(folder=folder.absolute(), **{**words, "port": port, "node_ports": tuple(node_ports)})
+        site._save()
+        return site
+
     @property
     def address(self) -> str:
         """Where programs on this machine find the SuperLink."""
@@ -54,7 +83,7 @@ class Site:
 
     @property
     def logs(self) -> Path:
-        """What the programs print."""
+        """The output of the programs."""
         return self.folder / "logs"
 
     @property
@@ -63,7 +92,7 @@ class Site:
         return self.folder / "superlink.db"
 
     def environment(self) -> dict[str, str]:
-        """Of every program: our own Flower first, its home in the site, no telemetry, own tasks importable."""
+        """The environment of every program: our Flower first, its home in the site, no telemetry, own tasks found."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         modules = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
         return {
@@ -91,7 +120,7 @@ class Site:
         return Program(name="superlink", command=command, restart_delay=_LINK_DELAY)
 
     def superexec(self) -> Program:
-        """What starts the ServerApp; a process of its own, so that the ServerApp survives the SuperLink."""
+        """The program that starts the ServerApp; a process of its own, so that the ServerApp survives the SuperLink."""
         command = [*_command("flower-superexec"), "--runtime-api-address", self.address, *self._trust()]
         if self.tls:
             command += ["--superexec-auth-secret-file", self._tls("superexec.secret")]
@@ -106,7 +135,7 @@ class Site:
         return Program(name=f"supernode-{client}", command=command, restart_delay=_NODE_DELAY)
 
     def node_config(self, client: int) -> str:
-        """What a node tells its ClientApp: which client it is and where it keeps things."""
+        """The configuration of a node: which client it is and where it keeps its files."""
         words: dict[str, object] = {"partition-id": client, "state-dir": str(self.folder / "nodes" / str(client))}
         if root := os.environ.get("FEDGMR_DATA"):
             words["data-root"] = root
@@ -120,39 +149,29 @@ class Site:
         """A call of Flower's command line; its connection stands in the home."""
         return [*_command("flwr"), verb, *words]
 
+    def _save(self) -> None:
+        words = {key: value for key, value in asdict(self).items() if key != "folder"}
+        write_atomic(self.folder / _SITE, json.dumps(words) + "\n")
+        trust = f'root-certificates = "{self.folder}/tls/ca.crt"' if self.tls else "insecure = true"
+        text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+        write_atomic(self.folder / "home" / "config.toml", f'{text}address = "{self.address}"\n{trust}\n')
+
+    def _make_credentials(self) -> None:
+        """Make certificates as `certificates.sh` of a written app does, and one key per node."""
+        for tool in ("openssl", "ssh-keygen"):
+            if shutil.which(tool) is None:
+                raise SettingError(f"{tool} is not installed, which --tls needs: install it or leave --tls out.")
+        _call(["sh", str(TEMPLATES / "certificates.sh"), str(self.folder / "tls"), "localhost"])
+        for client in range(self.clients):
+            key = self.key(client)
+            if not key.exists():
+                _call(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "", "-f", str(key)])
+
     def _trust(self) -> list[str]:
         return ["--root-certificates", self._tls("ca.crt")] if self.tls else ["--insecure"]
 
     def _tls(self, name: str) -> str:
         return str(self.folder / "tls" / name)
-
-
-def new_site(folder: Path, *, clients: int, tls: bool, host: str = LOOPBACK) -> Site:
-    """Prepare a folder for a fleet of so many clients; SettingError where Flower or openssl is missing."""
-    check_flower()
-    port, *node_ports = free_ports(1 + clients)
-    site = Site(folder=folder.absolute(), clients=clients, tls=tls, port=port, node_ports=tuple(node_ports), host=host)
-    for name in ("home", "logs", *(f"nodes/{client}" for client in range(clients))):
-        (site.folder / name).mkdir(parents=True, exist_ok=True)
-    if tls:
-        _make_credentials(site)
-    _save(site)
-    return site
-
-
-def open_site(folder: Path) -> Site:
-    """The site of an earlier deployment, with ports that are free now."""
-    if not (folder / _SITE).is_file():
-        raise SettingError(
-            f"{str(folder.parent)!r} is no run of `fedgmr deploy local`: for a fleet of machines, start the app again "
-            "with `flwr run APP CONNECTION -c resume=true`."
-        )
-    check_flower()
-    words = read_json(folder / _SITE)
-    port, *node_ports = free_ports(1 + words["clients"])
-    site = Site(folder=folder.absolute(), **{**words, "port": port, "node_ports": tuple(node_ports)})
-    _save(site)
-    return site
 
 
 def check_flower() -> None:
@@ -189,27 +208,8 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def _save(site: Site) -> None:
-    words = {key: value for key, value in asdict(site).items() if key != "folder"}
-    write_atomic(site.folder / _SITE, json.dumps(words) + "\n")
-    trust = f'root-certificates = "{site.folder}/tls/ca.crt"' if site.tls else "insecure = true"
-    text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{site.address}"\n{trust}\n'
-    write_atomic(site.folder / "home" / "config.toml", text)
-
-
-def _make_credentials(site: Site) -> None:
-    """Certificates as `certificates.sh` of a written app makes them, and one key per node."""
-    for tool in ("openssl", "ssh-keygen"):
-        if shutil.which(tool) is None:
-            raise SettingError(f"{tool} is not installed, which --tls needs: install it or leave --tls out.")
-    _call(["sh", str(template("certificates.sh")), str(site.folder / "tls"), "localhost"])
-    for client in range(site.clients):
-        if not site.key(client).exists():
-            _call(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "", "-f", str(site.key(client))])
-
-
-def _call(command: list[str], environment: Mapping[str, str] | None = None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+def _call(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ValueError(f"{command[0]} failed: {' '.join(done.stderr.split())[-400:]}")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedgmr.deploy.pace import paced_for_machines, paced_for_trying
+from fedgmr.deploy.pace import pace_for_machines, pace_for_trial
 from fedgmr.experiments.assembly import make_task, resolve
 from fedgmr.recipe import Recipe, load_recipe
 from fedgmr.settings.refusals import SettingError
@@ -13,7 +13,7 @@ def quickstart(*overrides: str) -> Recipe:
 
 
 def trying(recipe: Recipe, *given: str, clients: int = 4, start: float = 4.5) -> Recipe:
-    return paced_for_trying(recipe, given, clients=clients, start=start)
+    return pace_for_trial(recipe, given, clients=clients, start=start)
 
 
 def test_trying_takes_thirty_ticks_by_the_speed_of_the_machine() -> None:
@@ -59,7 +59,7 @@ def test_links_and_clients_must_agree() -> None:
 def test_machines_add_the_overhead_and_keep_the_number_of_ticks() -> None:
     simulated = resolve(quickstart(), make_task(quickstart()))
     virtual = simulated.method.coordination.period
-    recipe = paced_for_machines(quickstart(), [])
+    recipe = pace_for_machines(quickstart(), [])
     period = recipe.method.coordination.period
     assert period == pytest.approx(virtual + 1.1 * 5, abs=1e-3)
     assert recipe.seconds / period == pytest.approx(simulated.seconds / virtual, rel=1e-3)
@@ -67,7 +67,7 @@ def test_machines_add_the_overhead_and_keep_the_number_of_ticks() -> None:
 
 
 def test_machines_synchronous_method_keeps_its_rounds() -> None:
-    period = paced_for_machines(quickstart(), []).method.coordination.period
-    recipe = paced_for_machines(quickstart("method=fedavg"), [])
+    period = pace_for_machines(quickstart(), []).method.coordination.period
+    recipe = pace_for_machines(quickstart("method=fedavg"), [])
     assert recipe.evaluation.every_seconds == pytest.approx(period, abs=1e-3)
     assert recipe.seconds > 2850

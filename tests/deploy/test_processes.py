@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgmr.deploy.processes import Program, Supervisor, command_of, end_marked, marked
+from fedgmr.deploy.processes import Program, Supervisor, end_marked, marked_processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="marks are found in /proc")
 
@@ -88,10 +88,10 @@ def test_the_end_reaches_the_deaf_and_those_who_left_the_group(tmp_path: Path, m
         files = [tmp_path / name for name in ("deaf", "parent", "parent.child")]
         wait_for(lambda: all(len(pids(file)) == 1 for file in files))
         started = {pid for file in files for pid in pids(file)}
-        assert set(marked(tmp_path)) == started
-        assert command_of(crew.pid("deaf"))[2] == DEAF
+        assert set(marked_processes(tmp_path)) == started
+        assert marked_processes(tmp_path)[crew.pid("deaf")][2] == DEAF
     assert not any(alive(pid) for pid in started)
-    assert list(marked(tmp_path)) == []
+    assert marked_processes(tmp_path) == {}
 
 
 def test_orphans_of_a_killed_program_are_ended_with_its_group(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedgmr.deploy import site as sites
-from fedgmr.deploy.site import Site, free_ports, new_site, open_site
+from fedgmr.deploy.site import Site, free_ports
 from fedgmr.settings.refusals import SettingError
 
 
@@ -94,20 +94,20 @@ def test_ports_are_free_different_and_not_handed_out_to_others() -> None:
 
 
 def test_a_site_can_be_opened_again(tmp_path: Path) -> None:
-    site = new_site(tmp_path / "run" / "flower", clients=3, tls=False)
+    site = Site.create(tmp_path / "run" / "flower", clients=3, tls=False)
     config = tomllib.loads((site.folder / "home" / "config.toml").read_text())
     assert config["superlink"] == {"default": "fleet", "fleet": {"address": site.address, "insecure": True}}
     assert sorted(path.name for path in (site.folder / "nodes").iterdir()) == ["0", "1", "2"]
-    again = open_site(tmp_path / "run" / "flower")
+    again = Site.reopen(tmp_path / "run" / "flower")
     assert (again.folder, again.clients, again.tls) == (site.folder, 3, False)
     assert json.loads((site.folder / "site.json").read_text())["port"] == again.port
     with pytest.raises(SettingError, match="is no run of `fedgmr deploy local`"):
-        open_site(tmp_path / "flower")
+        Site.reopen(tmp_path / "flower")
 
 
 @pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="needs openssl and ssh-keygen")
 def test_credentials_of_a_site(tmp_path: Path) -> None:
-    site = new_site(tmp_path / "flower", clients=2, tls=True)
+    site = Site.create(tmp_path / "flower", clients=2, tls=True)
     assert {path.name for path in (site.folder / "tls").iterdir()} == {
         *("ca.crt", "ca.key", "superlink.crt", "superlink.key", "superexec.secret"),
         *("node-0", "node-0.pub", "node-1", "node-1.pub"),
@@ -115,7 +115,7 @@ def test_credentials_of_a_site(tmp_path: Path) -> None:
     assert site.key(0).read_bytes() != site.key(1).read_bytes()
     assert stat.S_IMODE(site.key(0).stat().st_mode) == 0o600
     kept = site.key(0).read_bytes()
-    open_site(tmp_path / "flower")
+    Site.reopen(tmp_path / "flower")
     assert site.key(0).read_bytes() == kept
 
 
@@ -124,5 +124,5 @@ def test_missing_flower_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(sites.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SettingError, match=r"pip install fedgmr\[flower\]"):
-        new_site(tmp_path / "flower", clients=1, tls=False)
+        Site.create(tmp_path / "flower", clients=1, tls=False)
     assert not (tmp_path / "flower").exists()

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.deploy.local import FOLDER, Nodes, deploy_local
-from fedgmr.deploy.pace import paced_for_trying
-from fedgmr.deploy.processes import command_of, marked
+from fedgmr.deploy.pace import pace_for_trial
+from fedgmr.deploy.processes import marked_processes
 from fedgmr.deploy.site import Site
 from fedgmr.files import UPDATES, last_row
 from fedgmr.recipe import load_recipe
@@ -47,7 +47,7 @@ class Observer:
 
     def processes(self, program: str, *words: str) -> list[int]:
         """The fleet's processes of a program whose command line has these words."""
-        found = ((pid, command_of(pid)) for pid in marked((self.run / FOLDER).absolute()))
+        found = marked_processes((self.run / FOLDER).absolute()).items()
         return [
             pid
             for pid, command in found
@@ -116,7 +116,7 @@ class Ended:
             known = [e for e in self.events if e["event"] == "accepted" and e["tick"] <= row["tick"]]
             by_client = Counter(e["client"] for e in known)
             assert row["updates"] == [by_client[client] for client in range(len(row["updates"]))]
-        assert list(marked((self.run / FOLDER).absolute())) == []
+        assert marked_processes((self.run / FOLDER).absolute()) == {}
 
     def longest_tick(self) -> float:
         """In run seconds, over ticks that follow each other without a resume between."""
@@ -141,7 +141,7 @@ def deploy(
 ) -> Ended:
     """Run the quickstart on a local fleet for so many ticks, of ten seconds, however slow the machine is."""
     settings = [f"method.coordination.period={PERIOD}", *(["deployment.identity=node"] if tls else []), *words]
-    recipe = paced_for_trying(load_recipe("quickstart", settings), [], clients=clients, start=0.0)
+    recipe = pace_for_trial(load_recipe("quickstart", settings), [], clients=clients, start=0.0)
     recipe = replace(recipe, seconds=ticks * PERIOD + 1.0)
     observer, notes = Observer(run=folder / "run", acts=dict(acts or {}), ticks={}), []
     summary = deploy_local(recipe, folder / "run", tls=tls, follow=observer.follow, notify=notes.append, nodes=nodes)

@@ -21,8 +21,8 @@ pytest.importorskip("flwr")
 
 from e2e.command import spawn
 from fedgmr.deploy.app import write_project
-from fedgmr.deploy.pace import paced_for_machines
-from fedgmr.deploy.processes import Program, Supervisor, marked
+from fedgmr.deploy.pace import pace_for_machines
+from fedgmr.deploy.processes import Program, Supervisor, marked_processes
 from fedgmr.deploy.site import free_ports
 from fedgmr.recipe import load_recipe
 
@@ -43,7 +43,7 @@ def ticks(run: Path) -> int:
 
 
 def remains(run: Path) -> list[int]:
-    return list(marked((run / "flower").absolute()))
+    return list(marked_processes((run / "flower").absolute()))
 
 
 def test_a_run_from_start_to_end(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ class Written:
     def __init__(self, folder: Path) -> None:
         self.folder, self.app, self.tls = folder, folder / "fleet", folder / "tls"
         recipe = load_recipe("quickstart", ["fleet.clients=2", "deployment.identity=node"])
-        write_project(self.app, paced_for_machines(recipe, []))
+        write_project(self.app, pace_for_machines(recipe, []))
         subprocess.run(["sh", "certificates.sh", str(self.tls), "superlink.example.org"], cwd=self.app, check=True)
         self.port, *self.ports, self.door = free_ports(5)
         (folder / "home").mkdir()
