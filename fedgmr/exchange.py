@@ -15,10 +15,10 @@ from fedgmr.submodels.levels import LevelMap
 
 @dataclass(frozen=True, kw_only=True)
 class ClientProfile:
-    """What the server knows of a client before the first task."""
+    """The server's knowledge of a client before the first task."""
 
     density: float
-    samples: int  # 0: it has not said so yet
+    samples: int  # 0: not known yet
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,13 +58,13 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Update:
-    """What a client sends back."""
+    """A client's answer to a task."""
 
     client: int
     version: int
     values: Tensor  # level order, the length of the sub-model
     buffers: Tensor
-    loss: float | Tensor  # mean over the local steps; a tensor where the device has not got there yet
+    loss: float | Tensor  # mean over the local steps; a tensor while a device still computes it
     report: Report | None = None
     natural: bool = False  # the values are a whole model's in natural order instead
 

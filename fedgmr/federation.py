@@ -13,7 +13,7 @@ from fedgmr.server.server import Server
 
 
 class Fleet(Protocol):
-    """Where the clients are."""
+    """The clients, wherever they are."""
 
     @property
     def now(self) -> float:
@@ -26,7 +26,7 @@ class Fleet(Protocol):
         ...
 
     def begin(self) -> None:
-        """Wait until there are clients enough to start or to go on; the clock runs from here."""
+        """Wait until enough clients are there to start or to continue; the clock runs from here."""
         ...
 
     def free(self) -> list[int]:
@@ -50,7 +50,7 @@ class Fleet(Protocol):
 
 
 class RecordedFleet(Fleet, Protocol):
-    """A fleet that a run can record and take up again; counts run from its beginning."""
+    """A fleet that a run can record and resume; its counts run from the beginning of the run."""
 
     clients: int
     clock: Literal["virtual", "real"]
@@ -76,7 +76,7 @@ class RecordedFleet(Fleet, Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Everything but the tasks, which the server keeps, as JSON-ready data."""
+        """The state of the fleet without its tasks, which the server keeps, as JSON-ready data."""
         ...
 
     def restore(self, state: dict[str, Any], tasks: dict[int, ClientTask], *, tick: int) -> None:

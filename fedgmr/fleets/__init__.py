@@ -1,1 +1,1 @@
-"""WHERE the clients are: a simulated fleet in virtual time, or real nodes."""
+"""Fleets: clients in virtual time, their links, and everything that a fleet of real nodes shares with them."""

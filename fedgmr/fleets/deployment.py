@@ -1,4 +1,4 @@
-"""Deployment in a recipe: what a fleet of real nodes needs to be told. A simulation does not look at it."""
+"""The recipe's section for a fleet of real nodes. A simulation does not look at it."""
 
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Links measured from bytes and times: what a task will take, and the largest sub-model whose round fits the period.
+"""Links measured from bytes and times: how long a task will take, and the largest sub-model that fits the period.
 
 A task takes overhead + training + down/D + up/U. Each client has a small Kalman filter for overhead, 1/D and 1/U, so
 that a few tasks settle it, noise averages out and a link that changes is followed. Used by both fleets; knows no clock.
@@ -22,7 +22,7 @@ _TOLERANCE = 1.1  # a level is kept until its round is this much longer than the
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """What is known of every client before its first task."""
+    """The assumptions about every client before its first task."""
 
     overhead: float  # seconds of a task without bytes and training
     deviation: float  # of the overhead
@@ -56,7 +56,7 @@ class LinkEstimate:
         self.observed += 1
 
     def seconds(self, *, down: int, up: int) -> float:
-        """What a task of so many bytes will take beside its training."""
+        """The expected time of a task of so many bytes, without its training."""
         return float(_regressor(down, up) @ self.mean)
 
 
@@ -93,7 +93,7 @@ class Meter:
         return task.level if hardly else fitting
 
     def times(self, task: Shipment) -> list[float]:
-        """What a task of this client will take at each level, the level map being known."""
+        """The expected time of a task of this client at each level, if it has the level map."""
         estimate, training = self.estimates[task.client], self.training.get(task.client, 0.0)
         levels = range(len(task.levels.ladder))
         return [
@@ -103,7 +103,7 @@ class Meter:
         ]
 
     def expected(self, client: int, *, down: int, up: int) -> float | None:
-        """What a task will take; None where the client has not had one."""
+        """The expected time of a task; None for a client that has not finished one yet."""
         if client not in self.training:
             return None
         return self.training[client] + self.estimates[client].seconds(down=down, up=up)
@@ -116,7 +116,7 @@ class Meter:
         ]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> None:
-        """Take up the state saved by `state()`."""
+        """Continue from what `state()` has returned."""
         self.estimates, self.training = {}, {}
         for client, mean, covariance, observed, training in state:
             estimate = self.estimates[client] = LinkEstimate(self.prior)

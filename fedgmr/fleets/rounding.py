@@ -1,6 +1,6 @@
-"""Values that travel in 16 bits, in a simulation: what a client receives and what it sends back is rounded.
+"""Values that travel in 16 bits, in a simulation: a client receives and sends back rounded values.
 
-The same rounding as the wire format's, so that a simulated and a deployed run still agree bit for bit.
+The rounding is the wire format's, so that a simulated and a deployed run still agree bit for bit.
 """
 
 from collections.abc import Sequence

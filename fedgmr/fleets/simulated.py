@@ -60,7 +60,7 @@ class SimulatedFleet:
         absences: Sequence[Absence] = (),
         meter: Meter | None = None,
     ) -> None:
-        """`meter` sees what tasks take, where densities are measured."""
+        """`meter` sees how long tasks take, where densities are measured."""
         self.meter = meter
         self._sent: dict[int, tuple[float, int]] = {}  # by client: when its task left, bytes down; for the meter
         self.network, self.executor, self.clients, self.absences = network, executor, clients, list(absences)
@@ -86,11 +86,11 @@ class SimulatedFleet:
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """None."""
+        """Nothing is ever refused here."""
         return {}
 
     def begin(self) -> None:
-        """Everybody is there."""
+        """Nothing to wait for: all clients are there."""
 
     def free(self) -> list[int]:
         """Clients that can take a task now."""
@@ -146,7 +146,7 @@ class SimulatedFleet:
         return [self._trained.pop(task.client) for task in arrived]
 
     def state(self) -> dict[str, Any]:
-        """Everything but the tasks, which the server keeps, as JSON-ready data."""
+        """The state of the fleet without its tasks, which the server keeps, as JSON-ready data."""
         measured = {} if self.meter is None else {"meter": self.meter.state(), "sent": sorted(self._sent.items())}
         return {
             "now": self.now,

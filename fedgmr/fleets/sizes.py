@@ -15,7 +15,7 @@ class Sizes(Protocol):
     """Bytes of the objects that cross the network."""
 
     def values(self, levels: LevelMap, first: int, last: int) -> int:
-        """Object with the values of levels first..last, as the server sends it."""
+        """The object with the values of levels first..last, as the server sends it."""
         ...
 
     def level_map(self, levels: LevelMap, first: int, last: int) -> int:
@@ -27,7 +27,7 @@ class Sizes(Protocol):
         ...
 
     def update(self, levels: LevelMap, level: int) -> int:
-        """What a client at `level` uploads."""
+        """The update of a client at `level`."""
         ...
 
 
@@ -50,12 +50,12 @@ class WireSizes:
         return map_bytes(levels.increments, total=len(levels), first=first, last=last)
 
     def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
-        """All objects."""
+        """The sum of all objects."""
         firsts = [0, *(cut + 1 for cut in cuts[:-1])]
         return sum(self.values(levels, first, last) for first, last in zip(firsts, cuts, strict=True))
 
     def update(self, levels: LevelMap, level: int) -> int:
-        """Values only."""
+        """The values only."""
         blocks = level + 1 if self.per_width else 1
         return update_bytes(levels.sizes[level], blocks * self.buffers, self.value_type)
 
@@ -82,7 +82,7 @@ class PaperSizes:
         return round(4 * self._density(levels, first, last) * self.weights + self.weights / 8 + 4 * self.dense)
 
     def level_map(self, levels: LevelMap, first: int, last: int) -> int:
-        """In the object already."""
+        """None: the map is in the object already."""
         return 0
 
     def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
@@ -103,7 +103,7 @@ class IndexedSizes:
         return 8 * sum(levels.increments[first : last + 1])
 
     def level_map(self, levels: LevelMap, first: int, last: int) -> int:
-        """In the indices already."""
+        """None: the map is in the indices already."""
         return 0
 
     def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:

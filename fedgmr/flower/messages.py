@@ -5,7 +5,7 @@ the messages of a tick. Read next: `answers.py`, the way back.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -41,11 +41,11 @@ class Order:
     implied: bool  # the client works the map out itself
     learning_rate: float
     first_batch: int
-    recipe: str  # checksum of the recipe the client must have
+    checksum: str  # of the recipe that the client must have
 
     @classmethod
-    def of(cls, task: ClientTask, recipe: str) -> "Order":
-        """The order for a task; `recipe` is the checksum."""
+    def of(cls, task: ClientTask, checksum: str) -> "Order":
+        """The order for a task."""
         return cls(
             client=task.client,
             version=task.version,
@@ -54,12 +54,12 @@ class Order:
             implied=task.levels.implied,
             learning_rate=float(task.learning_rate),
             first_batch=task.first_batch,
-            recipe=recipe,
+            checksum=checksum,
         )
 
     def content(self, values: Sequence[Piece], maps: Sequence[Piece], *, recipe: str | None = None) -> RecordDict:
         """The message; the whole recipe travels too for a client that has lost it."""
-        settings = {name: getattr(self, field) for name, field in _NAMES.items()}
+        settings = {name.replace("_", "-"): value for name, value in vars(self).items()}
         if recipe is not None:
             settings["recipe"] = recipe
         pieces = [("values", piece) for piece in values] + [("map", piece) for piece in maps]
@@ -75,20 +75,8 @@ class Order:
             pieces[kind].append(Piece(span=(int(first), int(last)), data=array.data))
         for found in pieces.values():
             found.sort(key=lambda piece: piece.span)
-        return cls(**{field: settings[name] for name, field in _NAMES.items()}), pieces["values"], pieces["map"]
-
-
-# The name of each field of an order as it travels.
-_NAMES = {
-    "client": "client",
-    "version": "version",
-    "level": "level",
-    "map-version": "map_version",
-    "implied": "implied",
-    "learning-rate": "learning_rate",
-    "first-batch": "first_batch",
-    "checksum": "recipe",
-}
+        order = cls(**{field.name: settings[field.name.replace("_", "-")] for field in fields(cls)})
+        return order, pieces["values"], pieces["map"]
 
 
 def make_content(settings: Mapping[str, Any], objects: Mapping[str, Array | bytes] | None = None) -> RecordDict:

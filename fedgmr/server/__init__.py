@@ -1,4 +1,4 @@
-"""WHAT the server knows and does: aggregation, staleness, restoration, coordination, composed in one server."""
+"""The server: aggregation, staleness, restoration and coordination, composed in one."""
 
 from fedgmr.server.rules import ServerRules, Workload
 from fedgmr.server.server import Server

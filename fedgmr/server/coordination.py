@@ -1,4 +1,4 @@
-"""Coordination: when is it time to merge (synchronous, semi-asynchronous, asynchronous), and who takes part.
+"""Coordination: when the server merges (synchronous, semi-asynchronous, asynchronous), and who takes part.
 
 Time here is the fleet's: virtual seconds in a simulation, real ones in a deployment. A merge moment is described by a
 deadline and a number of arrivals; whichever comes first ends the wait.
@@ -31,7 +31,7 @@ class Coordination(Protocol):
         ...
 
     def wait(self, tick: int, in_flight: int) -> Wait:
-        """What merge number `tick + 1` waits for."""
+        """The condition that merge number `tick + 1` waits for."""
         ...
 
     def schedule_tick(self, tick: int, now: float) -> float:
@@ -47,11 +47,11 @@ class Synchronous:
     period: ClassVar[None] = None
 
     def wait(self, tick: int, in_flight: int) -> Wait:
-        """All in flight."""
+        """Wait for all tasks in flight."""
         return Wait(arrivals=in_flight)
 
     def schedule_tick(self, tick: int, now: float) -> float:
-        """The round."""
+        """The number of the round."""
         return tick
 
 
@@ -69,12 +69,12 @@ class SemiAsynchronous:
     )
 
     def wait(self, tick: int, in_flight: int) -> Wait:
-        """The next multiple of the period."""
+        """Wait until the next multiple of the period."""
         assert self.period is not None, "the period is resolved before a run"
         return Wait(until=(tick + 1) * self.period)
 
     def schedule_tick(self, tick: int, now: float) -> float:
-        """The tick."""
+        """The number of the tick."""
         return tick
 
 
@@ -92,7 +92,7 @@ class Asynchronous:
     )
 
     def wait(self, tick: int, in_flight: int) -> Wait:
-        """One arrival; none where nobody is at work, so that the fleet looks for a client's return."""
+        """Wait for one arrival, or for none where nobody works, so that the fleet looks for a client's return."""
         return Wait(arrivals=min(1, in_flight))
 
     def schedule_tick(self, tick: int, now: float) -> float:

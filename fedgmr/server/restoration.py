@@ -1,4 +1,4 @@
-"""Restoration: when does a client move one level up (paper, GMR; A2-A5, section 3.5).
+"""Restoration: when a client moves one level up (paper, GMR; A2-A5, section 3.5).
 
 The saturation rule watches the validation metric of each client's current sub-model; the fixed-time rule raises a floor
 density with the share of the time budget spent. Both only ever move a client up its ladder.
@@ -36,7 +36,7 @@ class SaturationDetector:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What a restoration rule sees at a check."""
+    """The inputs of a restoration rule at a check."""
 
     ladder: Ladder
     levels: Mapping[int, int]  # by client

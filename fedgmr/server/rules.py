@@ -22,7 +22,7 @@ from fedgmr.submodels.widths import RollingWindow, WidthPrefix
 
 @dataclass(frozen=True, kw_only=True)
 class ServerRules:
-    """What a method decides on the server's side."""
+    """The rules of a method on the server's side."""
 
     ladder: Ladder = field(
         default=(0.05, 0.1, 0.2, 0.5, 1.0),
@@ -65,7 +65,7 @@ class ServerRules:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What the server tells every client to do; the learning rate by schedule tick."""
+    """The work of every task: its steps, and the learning rate by schedule tick."""
 
     steps: int
     learning_rate: Callable[[float], float]

@@ -1,4 +1,4 @@
-"""The server: what it knows, tasks(), merge() and learn(). It knows no fleet, and no clock but the seconds it is told.
+"""The server: tasks(), merge() and learn(). It knows no fleet, and no clock but the seconds it is told.
 
 One merge is section 3.3: buffer the arrivals, aggregate, and every `interval` ticks check restoration and refresh
 the level map. Read next: `rules.py`, what a method decides; `state.py`, what a checkpoint stores;
@@ -51,7 +51,7 @@ class Server:
         plan: "ChannelPlan | None" = None,
         labels: Labels | None = None,
     ) -> None:
-        """See the fields; `validate` is None where clients report the metric themselves."""
+        """A server before its first task; `validate` is None where clients report the metric themselves."""
         self.rules, self.layout, self.workload = rules, layout, workload
         self.seconds, self.seed, self.validate = seconds, seed, validate
         self.participation = participation or Participation()
@@ -140,7 +140,7 @@ class Server:
         self._restore_and_refresh(now)
 
     def settle(self) -> None:
-        """See that no accepted update had diverged; where losses are on a device this waits for it."""
+        """Raise Diverged if an accepted update had diverged; where losses are on a device this waits for it."""
         unsettled, self._unsettled = self._unsettled, []
         waiting = [loss for _, _, loss in unsettled if isinstance(loss, Tensor)]
         known = iter(torch.stack(waiting).tolist() if waiting else [])
@@ -171,13 +171,13 @@ class Server:
         return self.ladder[self.client_levels[client]]
 
     def _forget_task(self, client: int) -> None:
-        """The client's next task has the same mini-batches again."""
+        """Give up a task; the client's next one has the same mini-batches again."""
         task = self.dispatched.pop(client, None)
         if task is not None:
             self.batches[client] = task.first_batch
 
     def _note_samples(self, client: int, samples: int, classes: Sequence[int]) -> None:
-        """A client that has not joined yet weighs as much as the average."""
+        """Note what a client has joined with; before that it weighs as much as the average."""
         self.profiles[client] = replace(self.profiles[client], samples=samples)
         self.client_weights = _client_weights(self.rules, self.profiles)
         if self.labels is not None:
@@ -185,7 +185,7 @@ class Server:
             self.labels.owned[client, list(classes)] = True
 
     def _assign(self, client: int, level: int) -> None:
-        """What restoration has added is not taken back."""
+        """Give a client a level; levels that restoration has added are not taken back."""
         if client in self.restored:
             level = max(level, self.client_levels[client])
         if level != self.client_levels[client]:

@@ -1,9 +1,9 @@
 """Weighted sums and means over many contributions: one pass over their values, no masks.
 
-Contributions of one level map are prefixes of the same level order: they are added there, and how much weight a
-coordinate has got depends on its level alone. A whole model that came in natural order is added as it lies. What
-remains is one permutation per level map. Nothing here waits for a device. Read next: `aggregation.py`, the rules that
-use it; `fused_sums.py`, the same in one kernel on a GPU.
+Contributions of one level map are prefixes of the same level order: they are added there, and the weight of a
+coordinate depends on its level alone. A whole model in natural order is added as it is. One permutation per level map
+remains. Nothing here waits for a device. Read next: `aggregation.py`, the rules that use it; `fused_sums.py`, the same
+in one kernel on a GPU.
 """
 
 import math
@@ -33,7 +33,7 @@ class _Group:
 
     @property
     def reach(self) -> int:
-        """How many coordinates, in level order, the group covers."""
+        """The number of coordinates, in level order, that the group covers."""
         return len(self.members[0].values)
 
     def steps(self, weights: Weights) -> list[tuple[int, float]]:
@@ -112,7 +112,7 @@ def _add_up_block(members: Sequence[Contribution], weights: Weights, out: Tensor
 
 
 def _mean_of_one_map(group: _Group, weights: Weights, model: Tensor) -> Tensor:
-    """All in level order, where a level's weight is one number; then once into natural order."""
+    """The mean in level order, where a level's weight is one number; then once into natural order."""
     levels, reach = group.levels, group.reach
     ordered = model.new_empty(reach)
     edges = list(zip([0, *levels.sizes], levels.sizes, group.table(weights), strict=False))
@@ -164,7 +164,7 @@ class _Weight:
         self._held = torch.empty(longest, dtype=torch.uint8, device=model.device)
 
     def of(self, block: slice) -> Tensor:
-        """Of the coordinates in a block; the memory is used again for the next."""
+        """The weight of the coordinates in a block; the memory is used again for the next."""
         size = block.stop - block.start
         found, held = self._found[:size].fill_(self._everywhere), self._held[:size]
         for levels, top, weight in self._steps:

@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedgmr.flower.answers import Failed
-from fedgmr.flower.server.clock import WallClock
+from fedgmr.flower.server.clock import Clock
 from fedgmr.flower.server.grid_threads import GridThreads, Online, Reply, Request
 
 FAR = 60.0  # seconds no test should ever take
@@ -65,7 +65,7 @@ def take(inbox: Any, kind: type) -> Any:
 
 
 def test_an_answer_that_is_slow_to_come_holds_up_no_other() -> None:
-    grid, clock = Grid(), WallClock()
+    grid, clock = Grid(), Clock()
     inbox = clock.mailbox()
     threads = GridThreads(grid, clock, inbox, look=1000.0)
     threads.start()
@@ -84,7 +84,7 @@ def test_an_answer_that_is_slow_to_come_holds_up_no_other() -> None:
 
 
 def test_a_message_that_is_not_taken_is_told() -> None:
-    grid, clock = Grid(), WallClock()
+    grid, clock = Grid(), Clock()
     grid.rejects = {2}
     inbox = clock.mailbox()
     threads = GridThreads(grid, clock, inbox, look=1000.0)
@@ -98,7 +98,7 @@ def test_a_message_that_is_not_taken_is_told() -> None:
 
 
 def test_what_reading_raises_is_the_outcome() -> None:
-    grid, clock = Grid(), WallClock()
+    grid, clock = Grid(), Clock()
     inbox = clock.mailbox()
     threads = GridThreads(grid, clock, inbox, look=1000.0)
     threads.start()
@@ -112,7 +112,7 @@ def test_what_reading_raises_is_the_outcome() -> None:
 
 
 def test_a_mailbox_waits_until_a_moment() -> None:
-    clock = WallClock()
+    clock = Clock()
     inbox = clock.mailbox()
     assert inbox.get(until=clock.now() - 1) is None
     assert inbox.get(until=clock.now() + 0.01) is None

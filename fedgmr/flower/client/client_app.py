@@ -45,7 +45,7 @@ def train(message: Message, context: Context) -> Message:
     if "recipe" in settings:
         state.keep_recipe(settings["recipe"])
     order, values, maps = Order.read(message)
-    recipe = state.recipe(order.recipe)
+    recipe = state.recipe(order.checksum)
     if recipe is None:
         return reply(message, {"lacks": "recipe"})
     node = ClientNode(recipe_from(json.loads(recipe)), context.node_config)

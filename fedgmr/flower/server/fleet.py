@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flwr.app import Message
+from flwr.serverapp import Grid
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask, News, Update
@@ -24,7 +25,7 @@ from fedgmr.flower.messages import TRAIN, Order
 from fedgmr.flower.server.admission import Admission
 from fedgmr.flower.server.clock import Clock
 from fedgmr.flower.server.flights import Flight, Flights
-from fedgmr.flower.server.grid_threads import Grid, GridThreads, Online, Reply, Request
+from fedgmr.flower.server.grid_threads import GridThreads, Online, Reply, Request
 from fedgmr.flower.server.journal import Journal
 from fedgmr.flower.server.packing import PackedTask, pack_tasks
 from fedgmr.flower.server.roster import Roster
@@ -55,9 +56,9 @@ class FlowerFleet:
         """A fleet that has not begun to look for nodes.
 
         Args:
-            grid: Flower's.
+            grid: Flower's connection to the nodes.
             clock: tells the time and starts threads.
-            clients: how many the run has at most.
+            clients: the most that the run can have.
             terms: the agreement of both sides.
             settings: the recipe's section.
             meter: learns how long tasks take.
@@ -179,7 +180,7 @@ class FlowerFleet:
         return not self.flights and bool(self.free())
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run goes on with, as JSON-ready data; tasks in flight are lost with the server's app."""
+        """The state that a resumed run needs, as JSON-ready data; tasks in flight are lost with the server's app."""
         return {
             "now": self.now,
             "seats": self.roster.state(),

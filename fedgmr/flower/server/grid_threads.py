@@ -5,12 +5,13 @@ the loop itself never calls the grid; it only reads a mailbox, and a slow node d
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import Message
+from flwr.serverapp import Grid
 
 from fedgmr.exchange import Update
 from fedgmr.flower.answers import Failed, answer_size
@@ -19,22 +20,6 @@ from fedgmr.flower.server.clock import Clock, Mailbox
 _log = logging.getLogger(__name__)
 _TRIES = 5  # calls in a row that may raise before the grid counts as gone
 _PAUSE = 1.0  # seconds between them
-
-
-class Grid(Protocol):
-    """The part of Flower's Grid that is used."""
-
-    def get_nodes(self) -> Iterable[Any]:
-        """The nodes that are online, each with `node_id` and `last_activated_at`."""
-        ...
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages; one id for each, empty where it was not taken."""
-        ...
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers that are there."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,6 +7,7 @@ Keys of the run's configuration (`flwr run . -c "..."`):
   resume     true: go on with the run in `output` from its newest checkpoint; its recipe counts, not the one named
 """
 
+import contextlib
 import json
 import logging
 import shlex
@@ -27,9 +28,8 @@ from fedgmr.experiments.rundir import locked, open_run
 from fedgmr.experiments.time_model import round_period
 from fedgmr.fleets.measurement import Meter
 from fedgmr.fleets.sizes import WireSizes
-from fedgmr.flower.server.clock import Clock, WallClock
+from fedgmr.flower.server.clock import Clock
 from fedgmr.flower.server.fleet import OVERHEAD, FlowerFleet
-from fedgmr.flower.server.grid_threads import Grid as UsedGrid
 from fedgmr.flower.terms import Terms, layout_checksum
 from fedgmr.recipe import Recipe, load_recipe
 from fedgmr.reporting.display import Display
@@ -44,7 +44,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run a recipe on the nodes of the grid."""
     _show_log()
     try:
-        directory, result = run(grid, context.run_id, context.run_config, WallClock())
+        directory, result = run(grid, context.run_id, context.run_config, Clock())
     except (ValueError, OSError, Diverged) as error:
         print(f"fedgmr: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         raise
@@ -58,33 +58,28 @@ def main(grid: Grid, context: Context) -> None:
     _log.info("Final accuracy %.2f %%. Report: %s", 100 * result.final_accuracy, where)
 
 
-def run(grid: UsedGrid, run_id: int, config: Mapping[str, Any], clock: Clock) -> tuple[Path, Result]:
-    """Run what the configuration says; returns the run directory and the result."""
-    output = str(config.get("output", ""))
-    if config.get("resume", False):
+def run(grid: Grid, run_id: int, config: Mapping[str, Any], clock: Clock) -> tuple[Path, Result]:
+    """Run the configured recipe, or resume a run; returns the run directory and the result."""
+    output, resume = str(config.get("output", "")), bool(config.get("resume", False))
+    if resume:
         directory = Path(output)
         recipe = open_run(directory)
-        with locked(directory):
-            assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
-            return directory, _finish(assembly, lambda watcher: run_assembly(assembly, directory, watcher, resume=True))
-    recipe = load_recipe(_recipe_source(str(config.get("recipe", "quickstart"))), _overrides(config))
-    directory = Path(output) if output else Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
-    return directory, _finish(assembly, lambda watcher: run_assembly(assembly, directory, watcher))
-
-
-def _finish(assembly: Assembly[FlowerFleet], go: Any) -> Result:
-    recipe = assembly.recipe
-    try:
-        with Display() as display:
-            result: Result = go(display.begin("", recipe.method.title or recipe.method.name, recipe.seconds))
-        return result
-    finally:
-        assembly.fleet.close()
+    else:
+        recipe = load_recipe(_recipe_source(str(config.get("recipe", "quickstart"))), _overrides(config))
+        directory = Path(output) if output else Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with locked(directory) if resume else contextlib.nullcontext():
+        assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
+        title = recipe.method.title or recipe.method.name
+        try:
+            with Display() as display:
+                watcher = display.begin("", title, recipe.seconds)
+                return directory, run_assembly(assembly, directory, watcher, resume=resume)
+        finally:
+            assembly.fleet.close()
 
 
 def assemble_deployed(
-    recipe: Recipe, grid: UsedGrid, run_id: int, clock: Clock, directory: Path | None
+    recipe: Recipe, grid: Grid, run_id: int, clock: Clock, directory: Path | None
 ) -> Assembly[FlowerFleet]:
     """The objects of a recipe with clients on the grid's nodes."""
     made = make_task(recipe)
@@ -107,7 +102,6 @@ def assemble_deployed(
         value_type=value_type,
         classes=0 if server.labels is None else server.labels.owned.shape[1],
     )
-
     fleet = FlowerFleet(
         grid,
         clock,
