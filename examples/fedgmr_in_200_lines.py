@@ -143,7 +143,7 @@ class FedGMR:
         return values
 
     def merge(self, arrived: Iterable[int]) -> None:
-        """One tick: buffer what has arrived, merge the buffer, and when due check saturation and rank anew."""
+        """One tick: buffer what has arrived, merge the buffer, and when due check saturation and rank again."""
         self.buffer |= {client: self.in_flight.pop(client) for client in arrived}
         total, weight = torch.zeros_like(self.model), torch.zeros_like(self.model)
         for update in self.buffer.values():

@@ -35,7 +35,7 @@ class LastLayerFirst:
         return LevelMap.from_scores(scores, inputs.ladder, inputs.layout.always)
 
     def due(self, tick: int, interval: int) -> bool:
-        """Rank anew at every restoration check."""
+        """Rank again at every restoration check."""
         return tick % interval == 0
 
     def ladder(self, ladder: Ladder) -> Ladder:

@@ -1,4 +1,4 @@
-"""Small tensors on their way to a device, without making the host wait for what the device is doing."""
+"""Copies of small tensors to a device that do not make the host wait for the device."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def send(tensor: Tensor, room: Tensor) -> None:
-    """Copy a CPU tensor to where `room` is on its device."""
+    """Copy a CPU tensor into `room`, a tensor on any device."""
     if room.device.type == "cuda":
         room.copy_(tensor.pin_memory(), non_blocking=True)
     else:

@@ -20,7 +20,7 @@ _NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.R
 
 @dataclass(frozen=True, kw_only=True)
 class TensorPlace:
-    """Where one parameter or buffer lies in its flat vector."""
+    """The place of one parameter or buffer in its flat vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class TensorPlace:
         return self.start + self.size
 
     def floor_count(self, floor: float) -> int:
-        """How many coordinates even the smallest sub-model keeps, where a ranking keeps at least the share `floor`."""
+        """The number of coordinates in every sub-model, where a ranking keeps at least the share `floor`."""
         return max(1, int(floor * self.size)) if floor > 0 else 0
 
 

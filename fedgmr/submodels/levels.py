@@ -33,7 +33,7 @@ def check_ladder(ladder: Sequence[float]) -> Ladder:
 
 
 def kept_counts(ladder: Sequence[float], prunable: int) -> list[int]:
-    """How many of `prunable` coordinates each level keeps, rounded to nearest, halves up."""
+    """The number of `prunable` coordinates that each level keeps, rounded to nearest, halves up."""
     return [math.floor(density * prunable + 0.5) for density in ladder]
 
 
@@ -93,7 +93,7 @@ class LevelMap:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """How many coordinates each level's sub-model has."""
+        """The number of coordinates in each level's sub-model."""
         if self.counted is not None:
             return self.counted
         levels = range(len(self.ladder))
@@ -105,7 +105,7 @@ class LevelMap:
 
     @cached_property
     def increments(self) -> tuple[int, ...]:
-        """How many coordinates each level adds."""
+        """The number of coordinates that each level adds."""
         return tuple(size - below for below, size in itertools.pairwise([0, *self.sizes]))
 
     @cached_property
@@ -140,15 +140,6 @@ class LevelMap:
         if self.order is None:
             return flat.clone()
         return gather(flat, self.order[: self.sizes[self._checked(level)]])
-
-    def unpack(self, values: Tensor, level: int, out: Tensor) -> Tensor:
-        """Write the sub-model's values into flat vector `out`, zero elsewhere; returns `out`."""
-        if self.order is None:
-            return out.copy_(values)
-        size = self.sizes[self._checked(level)]
-        if size < len(self):
-            out.zero_()
-        return out.index_copy_(0, self.order[:size], values)
 
     def spread(self, values: Tensor, rest: Tensor) -> Tensor:
         """A new flat vector: the values, given in level order, in their places, and `rest` where they do not reach."""

@@ -49,7 +49,7 @@ class Ranking(Protocol):
         ...
 
     def due(self, tick: int, interval: int) -> bool:
-        """Whether the map is made anew after merge number `tick`, given the restoration interval k_rest."""
+        """Whether the map is made again after merge number `tick`, given the restoration interval k_rest."""
         ...
 
     def ladder(self, ladder: Ladder) -> Ladder:

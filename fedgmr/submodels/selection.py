@@ -1,4 +1,4 @@
-"""Exact selection by rank without sorting: into which of several ordered groups does each element fall.
+"""Exact selection by rank without sorting: the group of each element when all are ranked and cut.
 
 A radix selection takes 16 bits of a key at a time, the most significant first. A histogram decides every bin that lies
 inside one group at once; only the members of the bins that a boundary cuts are examined further. Equal elements go on
@@ -149,7 +149,7 @@ def _histograms(bins: Tensor, pieces: Sequence[Part], *, cells: int = 1) -> Tens
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Cut:
-    """Where the ends fall in the histograms of several cells."""
+    """The places of the ends in the histograms of several cells."""
 
     ends: Tensor  # int64 [cells, ends]
     above: Tensor  # int64 [cells, bins]: elements of the cell in higher bins

@@ -149,7 +149,7 @@ def _count(channels: int, width: float) -> int:
 
 
 def _kept_coordinates(plan: ChannelPlan, layout: Layout, widths: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """How many coordinates each width keeps."""
+    """The number of coordinates that each width keeps."""
     kept = []
     for group in plan.groups:
         channels = group.size // group.heads

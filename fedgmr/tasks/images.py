@@ -1,8 +1,8 @@
 """Images on the device: bytes to normalised floats, and augmentation of whole batches at once.
 
-Data stays uint8 [samples, channels, height, width]; `prepare` and `augment` of a Task work on batches of it, on
-whatever device they are. What is random is drawn beforehand with numpy: the same on every device, and the work on
-the device never waits for the host.
+Data stays uint8 [samples, channels, height, width]; `prepare` and `augment` of a Task work on batches of it, on any
+device. Random numbers are drawn beforehand with numpy: they are the same on every device, and the work on the device
+never waits for the host.
 """
 
 from collections.abc import Sequence

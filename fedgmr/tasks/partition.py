@@ -123,7 +123,7 @@ def _enough(parts: Sequence[Indices], least: int, kind: str) -> list[Indices]:
 
 
 class SampleOrder:
-    """Every client's endless stream of mini-batches: epochs follow one another, each shuffled anew, none short."""
+    """Every client's endless stream of mini-batches: epoch after epoch, each in a new random order, none short."""
 
     def __init__(self, parts: Sequence[Indices], *, seed: int, batch_size: int) -> None:
         self.parts, self.seed, self.batch_size = list(parts), seed, batch_size

@@ -1,4 +1,4 @@
-"""Where a task's data may lie: several sources per task, the real data before what stands in for it.
+"""The places where a task's data may lie: several sources per task, the real data before its stand-ins.
 
 All of them are looked for under one directory, the task option `root` or else the environment variable FEDGMR_DATA.
 docs/data.md says what goes where; `fedgmr data` prints what is there and downloads what is public.
@@ -26,7 +26,7 @@ class _Format(Protocol[_Read]):
         ...
 
     def count(self, path: Path) -> Counts:
-        """How much there is."""
+        """The amount of data."""
         ...
 
 
@@ -75,11 +75,11 @@ class Source(Generic[_Read]):
         raise SettingError(f"{directory} has no data for the task {task}: put {contents} there{fetch}.")
 
     def place(self, root: Path) -> Path | None:
-        """Where it lies, if it does."""
+        """The path of the data under the root, if it is there."""
         return next((root / path for path in self.paths if (root / path).exists()), None)
 
     def status(self, task: str, root: Path | None) -> str:
-        """What there is under the root, or what to put there, for the terminal."""
+        """The amount of data under the root, or what to put there, for the terminal."""
         place = self.place(root) if root else None
         if place is None:
             fetch = f", or run `fedgmr data --download {task}`" if self.download else ""

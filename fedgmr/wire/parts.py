@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartCode:
-    """How a part is written; its counts alone decide."""
+    """The way a part is written; its counts alone decide."""
 
     remaining: int  # coordinates that no earlier part keeps
     kept: int  # how many of them this part keeps

@@ -17,7 +17,7 @@ FloatArray = npt.NDArray[np.float32]
 
 
 class ValueType(enum.StrEnum):
-    """How a value travels: `fp32` exactly, `fp16` with 11 significant bits, `bf16` with 8 in fp32's range."""
+    """The way a value travels: `fp32` exactly, `fp16` with 11 significant bits, `bf16` with 8 in fp32's range."""
 
     FP32 = "fp32"
     FP16 = "fp16"

@@ -23,7 +23,7 @@ def test_sum_of_increments_is_the_submodel() -> None:
             gathered += torch.where(increment, model, 0.0)
             held += increment.int()
             assert same(gathered, torch.where(levels.mask(level), model, 0.0))
-            assert same(gathered, levels.unpack(levels.pack(model, level), level, torch.empty_like(model)))
+            assert same(gathered, levels.spread(levels.pack(model, level), torch.zeros_like(model)))
             assert int(held.max()) == 1  # increments do not overlap
             assert int(held.sum()) == levels.sizes[level]
         assert same(gathered, model)  # the ladder ends at 1

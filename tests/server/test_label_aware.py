@@ -158,7 +158,7 @@ def dense_answer(merge: Merge, known: Labels) -> Tensor:
     """The same by masks [clients, coordinates]."""
     values, masks = [], []
     for c in merge.held:
-        values.append(c.levels.unpack(c.values, c.level, torch.zeros(11)))
+        values.append(c.levels.spread(c.values, torch.zeros(11)))
         mask = c.levels.mask(c.level).clone()
         mask[OUTPUT] &= known.owned[c.client][CLASSES]
         masks.append(mask)

@@ -83,18 +83,16 @@ def test_a_top_below_1_leaves_coordinates_in_no_sub_model() -> None:
     assert levels.sizes == (1, 2)
     assert levels.mask(1).tolist() == [False, True, True, False]
     assert levels.pack(torch.tensor([10.0, 20.0, 30.0, 40.0]), 1).tolist() == [20, 30]
-    assert levels.unpack(torch.tensor([20.0, 30.0]), 1, torch.full((4,), 7.0)).tolist() == [0, 20, 30, 0]
+    assert levels.spread(torch.tensor([20.0, 30.0]), torch.zeros(4)).tolist() == [0, 20, 30, 0]
 
 
-def test_pack_and_unpack_by_hand() -> None:
+def test_pack_and_spread_by_hand() -> None:
     levels = LevelMap(torch.tensor([1, 0, 2, 0, 1], dtype=torch.uint8), (0.4, 0.8, 1.0))
     flat = torch.tensor([10.0, 20.0, 30.0, 40.0, 50.0])
     assert levels.pack(flat, 0).tolist() == [20, 40]
     assert levels.pack(flat, 1).tolist() == [20, 40, 10, 50]
     assert levels.pack(flat, 2).tolist() == [20, 40, 10, 50, 30]
-    out = torch.full((5,), 9.0)
-    assert levels.unpack(torch.tensor([1.0, 2.0, 3.0, 4.0]), 1, out) is out
-    assert out.tolist() == [3, 1, 0, 2, 4]
+    assert levels.spread(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.zeros(5)).tolist() == [3, 1, 0, 2, 4]
 
 
 def test_the_full_map_is_in_natural_order() -> None:
@@ -106,7 +104,7 @@ def test_the_full_map_is_in_natural_order() -> None:
     packed = levels.pack(flat, 0)
     packed[0] = 9.0
     assert flat.tolist() == [1, 2, 3], "packed values are a copy"
-    assert levels.unpack(packed, 0, torch.zeros(3)).tolist() == [9, 2, 3]
+    assert levels.spread(packed, torch.zeros(3)).tolist() == [9, 2, 3]
 
 
 @pytest.mark.parametrize("level", [-1, 3])
@@ -202,7 +200,7 @@ def test_increments_add_up_to_the_sub_model_bit_for_bit(raw: list[int], seed: in
         total += torch.where((levels.levels == level), flat, 0)
         packed = levels.pack(flat, level)
         assert len(packed) == levels.sizes[level] == sum(levels.increments[: level + 1])
-        rebuilt = levels.unpack(packed, level, torch.full_like(flat, torch.nan))
+        rebuilt = levels.spread(packed, torch.zeros_like(flat))
         assert torch.equal(rebuilt.view(torch.int32), total.view(torch.int32))
         assert torch.equal(levels.pack(rebuilt, level), packed)
         if level:

@@ -312,7 +312,7 @@ def test_a_mini_batch_changes_coordinates_up_to_its_level_only(level: int) -> No
     executor, levels = sliced(task, OrderedDropout(), LADDER)
     job = work(task, levels, 2, first_batch=number_with(level))
     update = executor.train([job])[0]
-    moved = levels.unpack(update.values, 2, torch.zeros(levels.sizes[2], dtype=torch.float64)) != job.model
+    moved = levels.spread(update.values, torch.zeros(levels.sizes[2], dtype=torch.float64)) != job.model
     assert torch.equal(moved, levels.mask(level))
     # The step itself is that of the narrow network: units 0 .. k - 1.
     units = {0: 2, 1: 4, 2: 6}[level]

@@ -179,5 +179,5 @@ class ClientNode:
         if next_level != order.level + 1:
             raise wire.Refused(wire.Reason.LEVEL, f"values end before level {next_level}, the task's is {order.level}")
         values = torch.from_numpy(np.concatenate([part.values for part in decoded]))
-        flat = levels.unpack(values, order.level, torch.zeros(self.layout.size, dtype=self.layout.dtype))
+        flat = levels.spread(values, torch.zeros(self.layout.size, dtype=self.layout.dtype))
         return {"model": flat.to(self.device), "buffers": torch.from_numpy(decoded[0].buffers).to(self.device)}

@@ -1,1 +1,1 @@
-"""Which channels of a model belong together, read off its graph."""
+"""The channels of a model that belong together, read off its graph."""

@@ -1,1 +1,1 @@
-"""HOW data lies on disk: public file formats and our packed ones, read into arrays; a bad file is told by name."""
+"""HOW data lies on disk: public file formats and packed files, read into arrays; errors name the bad file."""

@@ -68,7 +68,7 @@ class Images:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How many samples, users and classes a source has, for people."""
+    """The numbers of samples, users and classes in a source, for people."""
 
     train: int
     test: int | None = None  # None: not split yet

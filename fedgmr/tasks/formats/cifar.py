@@ -37,7 +37,7 @@ class CifarBatches:
         return Images(train=train, test=_read(path / _TEST))
 
     def count(self, path: Path) -> Counts:
-        """How many images there are."""
+        """The number of images."""
         data = self.read(path)
         return Counts(train=len(data.train[1]), test=len(data.test[1]), classes=CLASSES)
 

@@ -2,7 +2,7 @@
 
 Training images are kept a little larger than the net sees them, so that random crops have something to choose from;
 test images are the centre of the image (docs/data.md, image folders). The npz file remembers names and
-sizes of the image files; when those change it is made anew.
+sizes of the image files; when those change it is made again.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ class ImageFolders:
         return Images(train=train, test=test)
 
     def count(self, path: Path) -> Counts:
-        """How many images and classes there are."""
+        """The number of images and classes."""
         train, test = (_files(path / name) for name in _parts(path))
         return Counts(train=len(train), test=len(test), classes=CLASSES)
 
@@ -83,7 +83,7 @@ def _cached(path: Path, mark: str) -> dict[str, Any] | None:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return dict(arrays) if str(arrays["fingerprint"]) == mark else None
-    except Exception:  # whatever is wrong with it, it can be made anew
+    except Exception:  # whatever is wrong with it, it can be made again
         return None
 
 

@@ -33,7 +33,7 @@ class IdxFolder:
         return Images(train=_part(path, "train"), test=_part(path, "t10k"))
 
     def count(self, path: Path) -> Counts:
-        """How many images there are."""
+        """The number of images."""
         labels = [_read(_file(path, f"{part}-labels-idx1-ubyte"), 1) for part in ("train", "t10k")]
         return Counts(train=len(labels[0]), test=len(labels[1]), classes=CLASSES)
 

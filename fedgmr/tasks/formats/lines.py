@@ -25,7 +25,7 @@ class TextLines:
         return texts
 
     def count(self, path: Path) -> Counts:
-        """How many texts and users there are."""
+        """The number of texts and users."""
         users = Counter(user for user, _ in _records(path))
         return Counts(train=users.total(), users=len(users))
 

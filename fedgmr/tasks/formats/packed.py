@@ -39,7 +39,7 @@ class ImageSheets:
         return Images(train=train, test=test)
 
     def count(self, path: Path) -> Counts:
-        """How many images there are."""
+        """The number of images."""
         with _opened(path) as arrays:
             return _counts(arrays["train_labels"], arrays["test_labels"])
 
@@ -62,7 +62,7 @@ class ImageArrays:
         return Images(train=train, test=test, users=users)
 
     def count(self, path: Path) -> Counts:
-        """How many images and writers there are."""
+        """The number of images and writers."""
         with _opened(path) as arrays:
             return _counts(arrays["y_train"], arrays["y_test"], arrays.get("writer_train"))
 

@@ -132,7 +132,7 @@ def test_masked_is_sliced(build: Callable[[], nn.Module], shift: int | None, dty
         wanted, found = whole.train([job])[0], small.train([job])[0]
         assert apart(wanted, found) < TOLERANCE[dtype]
         # Level order: unpacked, the update is the masked model's very vector.
-        flat = levels.unpack(found.values, level, torch.full_like(job.model, torch.nan))
+        flat = levels.spread(found.values, torch.zeros_like(job.model))
         assert float((flat - workspace.cutter.module.flat).abs().max()) < TOLERANCE[dtype]
         assert found.values.shape == (levels.sizes[level],)
         start = levels.pack(job.model, level)
@@ -145,7 +145,7 @@ def test_the_comparison_notices_another_order() -> None:
     for shift in (None, 3):
         levels = level_map(task, shift)
         update = executor_of(task, sliced(task)).train([work(task, levels, 2)])[0]
-        natural = levels.unpack(update.values, 2, torch.empty_like(update.values))
+        natural = levels.spread(update.values, update.values)
         assert float((natural - update.values).abs().max()) > 0.01
 
 
