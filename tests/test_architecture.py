@@ -6,8 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
+
+from fedgmr.cli.main import main
 
 PACKAGE = Path(__file__).resolve().parents[1] / "fedgmr"
 DOCUMENT = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
@@ -168,6 +171,47 @@ def test_relative_imports_of_a_package() -> None:
     assert rooms(imports("from .layout import Layout", "fedgmr.submodels", package=True)) == {"submodels"}
     assert rooms(imports("from ..wire import Stamp", "fedgmr.submodels", package=True)) == {"wire"}
     assert rooms(imports("import torch\nfrom fedgmrx import a", "fedgmr.submodels", package=True)) == set()
+
+
+Hop = tuple[str, str]  # a file below the package, and a function in it
+
+
+def hop_of(frame: FrameType | None) -> Hop | None:
+    """The function of the package that a frame belongs to, or that called it; comprehensions belong to theirs."""
+    while frame and not frame.f_code.co_filename.startswith(f"{PACKAGE}/"):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    return frame.f_code.co_filename.removeprefix(f"{PACKAGE}/"), frame.f_code.co_qualname.split(".<locals>")[0]
+
+
+def entered(arguments: list[str]) -> list[tuple[Hop | None, Hop | None]]:
+    """Every function of the package that a command enters, in order, with its caller."""
+    found = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(f"{PACKAGE}/") and "<" not in code.co_qualname:
+            found.append((hop_of(frame), hop_of(frame.f_back)))
+
+    sys.setprofile(note)
+    try:
+        assert main(arguments) == 0
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_walk_is_the_way_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgmr.reporting.report.write_report", lambda directory: directory)
+    section = DOCUMENT.split("\n## From command")[1].split("\n## ")[0]
+    hops: list[Hop] = re.findall(r"^ *\d+  (\S+\.py) +(\S+)", section, re.MULTILINE)
+    assert len(hops) > 30
+    settings = ["seconds=12", "evaluation.every_seconds=5", "execution.executor=sequential", f"output={tmp_path}/run"]
+    events = iter(entered(["run", "quickstart", *settings]))
+    for place, hop in enumerate(hops):
+        callers = (caller for function, caller in events if function == hop)
+        assert next(callers, "nobody") in (hops[:place] or [None]), hop
 
 
 def test_importing_the_package_loads_no_heavy_or_optional_library() -> None:
