@@ -118,6 +118,11 @@ class Recipe:
                 "two steps per mini-batch, which add up with sgd only; set one of them otherwise."
             )
 
+    @property
+    def label(self) -> str:
+        """The run for people: method, seed, and whether it is a short one."""
+        return f"{self.method.title or self.method.name} seed {self.seed}{' (short)' if self.short else ''}"
+
 
 def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str | None = None) -> Recipe:
     """Make the recipe that plain data describes; `plain` in `settings/schema.py` is the inverse.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
-from fedgmr.cli.terminal import finish_run, show_run
+from fedgmr.cli.runs import finish_run
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.display import Display, RunRow
@@ -82,7 +82,7 @@ def _watched(directory: Path, recipe: Recipe, perform: Callable[[RunRow], dict[s
     """Run a fleet to its end, and say how it ended."""
     try:
         with Display() as display:
-            summary = perform(show_run(display, recipe))
+            summary = perform(display.begin("", recipe.label, recipe.seconds))
     except KeyboardInterrupt:
         again = f"`fedgmr deploy --resume {directory}` goes on from the last checkpoint"
         print(f"fedgmr: interrupted; the fleet was stopped; {again}.", file=sys.stderr)

@@ -7,16 +7,17 @@ diverged, 130 interrupted. Each file beside this one holds a group of verbs with
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from fedgmr.cli import catalogue, deploy, paper, runs, sweeps
-from fedgmr.cli.terminal import show_warnings
 from fedgmr.exchange import Diverged
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    show_warnings()
+    warnings.showwarning = _show_warning
     sys.path.append(os.getcwd())  # a user's own task or method lies where the command is called
     given = _parsed(arguments)
     try:
@@ -30,6 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("fedgmr: interrupted; `fedgmr resume RUN` goes on from the last checkpoint.", file=sys.stderr)
         return 130
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"fedgmr: warning: {message}", file=sys.stderr)  # a live display lets it appear above itself
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -1,11 +1,11 @@
-"""The verbs of one run: run, resume."""
+"""The verbs of one run: run, resume; and the last line of a run, with its report."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
-from fedgmr.cli.terminal import finish_run, show_run
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.reporting.display import Display
@@ -27,7 +27,7 @@ def _run(given: argparse.Namespace) -> None:
     recipe = words.load()
     directory = words.directory(recipe.name)
     with Display() as display:
-        result = run_recipe(recipe, directory, show_run(display, recipe))
+        result = run_recipe(recipe, directory, display.begin("", recipe.label, recipe.seconds))
     finish_run(directory, result.final_accuracy)
 
 
@@ -35,5 +35,25 @@ def _resume(given: argparse.Namespace) -> None:
     directory = Path(given.run)
     recipe = read_recipe(directory)
     with Display() as display:
-        result = resume_run(directory, show_run(display, recipe))
+        result = resume_run(directory, display.begin("", recipe.label, recipe.seconds))
     finish_run(directory, result.final_accuracy)
+
+
+def finish_run(directory: Path, accuracy: float) -> None:
+    """Write the report of a run and say where it is."""
+
+    def write() -> Path:
+        from fedgmr.reporting.report import write_report
+
+        return write_report(directory)
+
+    print(f"Final accuracy {100 * accuracy:.2f} %. {report_line(write, f'Run: {directory}')}")
+
+
+def report_line(write: Callable[[], Path], otherwise: str) -> str:
+    """Write a report and say where it is, or say `otherwise` where a package for reports is not installed."""
+    try:
+        return f"Report: {write()}"
+    except ModuleNotFoundError as missing:  # the simulator also runs without matplotlib
+        package = (missing.name or "").partition(".")[0]
+        return f"{otherwise} (no report: the package {package} is not installed)"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
-from fedgmr.cli.terminal import report_line
+from fedgmr.cli.runs import report_line
 from fedgmr.experiments.estimate import estimate_runs
 from fedgmr.experiments.sweep import (
     PlannedRun,

@@ -95,7 +95,7 @@ class _Tasks:
     def _begin(self, run: PlannedRun) -> None:
         """Tell the watcher of a run's begin, once."""
         if run.key not in self.watchers:
-            self.watchers[run.key] = self.watcher.begin(run.name, run.label, run.recipe.seconds)
+            self.watchers[run.key] = self.watcher.begin(run.name, run.recipe.label, run.recipe.seconds)
 
     def _outcome(self, reference: Any) -> Outcome:
         try:

@@ -86,7 +86,7 @@ def _run_here(runs: Sequence[PlannedRun], watcher: SweepWatcher) -> dict[str, Ou
     """Do the runs one after the other in this process; the outcomes by key."""
     outcomes = {}
     for run in runs:
-        follower = watcher.begin(run.name, run.label, run.recipe.seconds)
+        follower = watcher.begin(run.name, run.recipe.label, run.recipe.seconds)
         outcome = outcomes[run.key] = perform_run(run.recipe, run.directory, follower)
         watcher.end(run.name, outcome.status, outcome.accuracy)
     return outcomes

@@ -37,12 +37,6 @@ class PlannedRun:
         return self.directory.name
 
     @property
-    def label(self) -> str:
-        """A name for people."""
-        method = self.recipe.method
-        return f"{method.title or method.name} seed {self.recipe.seed}" + (" (short)" if self.recipe.short else "")
-
-    @property
     def to_do(self) -> bool:
         """Whether something is left to compute. A diverged run would diverge again."""
         return self.status in ("interrupted", "missing")

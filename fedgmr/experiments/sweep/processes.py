@@ -121,7 +121,7 @@ class _Pool:
         except OSError:  # it died while it was idle, and is buried next
             self.waiting.appendleft(run)
             return
-        worker.watcher = self.watcher.begin(run.name, run.label, run.recipe.seconds)
+        worker.watcher = self.watcher.begin(run.name, run.recipe.label, run.recipe.seconds)
 
     def _take(self, worker: _Worker, kind: str, content: Any) -> None:
         run, watcher = worker.run, worker.watcher
