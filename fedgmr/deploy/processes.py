@@ -37,7 +37,6 @@ class _Running:
     program: Program
     process: "subprocess.Popen[bytes]"
     died: float | None = None
-    starts: int = 1
 
 
 class Supervisor:
@@ -68,16 +67,7 @@ class Supervisor:
                 found.append(name)
             if running.died is not None and time.monotonic() - running.died >= running.program.restart_delay:
                 running.process, running.died = self._spawn(running.program), None
-                running.starts += 1
         return found
-
-    def pid(self, name: str) -> int:
-        """The process id of a program's newest process."""
-        return self._programs[name].process.pid
-
-    def starts(self, name: str) -> int:
-        """How often a program was started."""
-        return self._programs[name].starts
 
     def call(self, command: Sequence[str], *, timeout: float) -> str:
         """Run a command to its end and return what it printed; ValueError with its last lines where it fails."""
@@ -98,12 +88,6 @@ class Supervisor:
             words = " ".join((done.stderr + done.stdout).split())[-600:]
             raise ValueError(f"{Path(command[0]).name} {command[1]} failed: {words}")
         return done.stdout
-
-    def end(self, name: str) -> None:
-        """End a program and watch it no longer."""
-        running = self._programs.pop(name)
-        _end([running.process])
-        _end_group(running.process.pid)
 
     def close(self) -> None:
         """End everything, in the reverse order of the starts, and whatever else carries the mark."""

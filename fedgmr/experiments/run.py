@@ -91,6 +91,10 @@ def simulate(
             `participation`, `evaluation`, `checkpoint`, `device`, `name`.
     """
     composed = named_method(method) if isinstance(method, str) else method
+    if isinstance(fleet, str):
+        fleet = build(FleetSettings, {"name": fleet}, path="fleet")
+    elif not isinstance(fleet, FleetSettings):
+        fleet = FleetSettings(name="custom", links=tuple(fleet))
     data = {
         "name": composed.name,
         **settings,
@@ -98,17 +102,18 @@ def simulate(
         "seed": seed,
         "task": TaskSettings(name=task if isinstance(task, str) else task.name),
         "method": composed,
-        "fleet": _fleet_settings(fleet),
+        "fleet": fleet,
     }
     recipe = build(Recipe, data)
-    made = make_task(recipe) if isinstance(task, str) else task
     directory = Path(output) if output is not None else None
-    return run_assembly(assemble(resolve(recipe, made), made), directory, watcher)
+    return run_recipe(recipe, directory, watcher, task=None if isinstance(task, str) else task)
 
 
-def run_recipe(recipe: Recipe, output: Path | None, watcher: Watcher | None = None) -> Result:
-    """Run a recipe from the beginning."""
-    task = make_task(recipe)
+def run_recipe(
+    recipe: Recipe, output: Path | None, watcher: Watcher | None = None, *, task: Task | None = None
+) -> Result:
+    """Run a recipe from the beginning; `task` in place of the one that the recipe names."""
+    task = task or make_task(recipe)
     return run_assembly(assemble(resolve(recipe, task), task), output, watcher)
 
 
@@ -141,14 +146,6 @@ def run_assembly(
     create_run(directory, assembly.recipe)
     with locked(directory):
         return _Execution(assembly, Recorder(directory), directory, watcher).finish(resumed=False)
-
-
-def _fleet_settings(fleet: FleetSettings | Sequence[Link] | str) -> FleetSettings:
-    if isinstance(fleet, FleetSettings):
-        return fleet
-    if isinstance(fleet, str):
-        return build(FleetSettings, {"name": fleet}, path="fleet")
-    return FleetSettings(name="custom", links=tuple(fleet))
 
 
 class _Execution:
@@ -192,11 +189,13 @@ class _Execution:
             raise
         finally:
             self.recorder.close()
+        # Of the final model, on the server's held-out samples; None where clients validate.
+        validated = None if server.validate is None else server.validate(server.model, server.buffers)
         result = Result(
             recipe=recipe,
             history=History(self.recorder.rows),
             model=self.assembly.evaluator.state(server.model, server.buffers),
-            summary=self._summary("finished", validated=self._validated()),
+            summary=self._summary("finished", validated),
         )
         if self.directory is not None:
             save_model(self.directory / MODEL, result.model)
@@ -270,11 +269,6 @@ class _Execution:
         (row, measurement), self.unscored = self.unscored, None
         loss = measurement.loss if math.isfinite(measurement.loss) else None  # JSON has no other word for it
         self.recorder.record(row | {"accuracy": measurement.accuracy, "loss": loss})
-
-    def _validated(self) -> float | None:
-        """The final model's metric on the server's held-out samples; None where clients validate."""
-        server = self.assembly.server
-        return None if server.validate is None else server.validate(server.model, server.buffers)
 
     def _summary(self, status: str, validated: float | None = None) -> dict[str, Any]:
         recipe, task, rows = self.assembly.recipe, self.assembly.task, self.recorder.rows

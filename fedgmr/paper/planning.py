@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fedgmr.experiments.assembly import resolve_times
@@ -15,10 +16,8 @@ from fedgmr.paper.grid import HETEROGENEITIES, SPLITS, TASKS, Setting, has_recip
 from fedgmr.paper.growth import DENSITIES, GrowthStudy
 from fedgmr.paper.numbers import Paper
 from fedgmr.paper.studies import BaselineStudy, PatienceStudy, PluginStudy, Study
-from fedgmr.recipe import Recipe
 from fedgmr.reporting.quantities import format_duration
 from fedgmr.settings.refusals import SettingError, suggestion
-from fedgmr.submodels.layout import Layout
 
 COMPUTED = ("ims-cost", "communication")  # by the network model, without runs: `computed.py`
 _AGGREGATIONS = {
@@ -58,31 +57,27 @@ def studies() -> dict[str, Study]:
         return {"fedgmr_without_restoration": "w/o GMR"} | {f"fedgmr/patience={n}": f"patience {n}" for n in values}
 
     every = (
-        BaselineStudy(name="baselines", key="baselines", title="FedGMR and the baselines", rows=titled(PAPER)),
+        BaselineStudy(name="baselines", title="FedGMR and the baselines", rows=titled(PAPER)),
         Study(
             name="aggregation",
-            key="aggregation",
             title="Rules of aggregation with and without GMR",
             rows=_AGGREGATIONS,
         ),
-        Study(name="ablation", key="ablation", title="FedGMR without its parts", rows=_ABLATIONS),
-        PluginStudy(name="plugin", key="plugin", title="GMR plugged into other methods", rows=titled(_PLUGGED)),
+        Study(name="ablation", title="FedGMR without its parts", rows=_ABLATIONS),
+        PluginStudy(name="plugin", title="GMR plugged into other methods", rows=titled(_PLUGGED)),
         PatienceStudy(
             name="patience",
-            key="patience",
             title="FedGMR by patience",
             rows=patient((3, 5, 10, 20)),
             short_rows=patient((1, 2, 3)),
         ),
         Study(
             name="fixed-time",
-            key="fixed_time",
             title="Restoration by saturation and at fixed times",
             rows=_FIXED_TIME,
         ),
         GrowthStudy(
             name="density-growth",
-            key="density_growth",
             title="Growth of accuracy by density",
             about="Points of accuracy per 100 merges in three stages of a run, every client at the same fixed density.",
             at_t_star=False,
@@ -202,17 +197,13 @@ def plan_table(request: Request, store: Path, *, also: Sequence[Path] = ()) -> T
         for seed in range(request.seeds)
     ]
     layouts = {setting.task: paper_layout(setting.task) for setting in settings}
-    recipes = [
-        _timed(study.recipe(setting, variant, seed=seed, short=request.short, overrides=request.overrides), layouts)
-        for setting, variant, seed in places
-    ]
+    recipes = []
+    for setting, variant, seed in places:
+        recipe = study.recipe(setting, variant, seed=seed, short=request.short, overrides=request.overrides)
+        if recipe.task.name in layouts:  # with its times worked out, its key needs no data
+            recipe = resolve_times(recipe, partial(layouts.__getitem__, recipe.task.name))
+        recipes.append(recipe)
     cells: dict[tuple[Setting, str], list[PlannedRun]] = {}
     for (setting, variant, _), run in zip(places, plan_sweep(recipes, store, also=also), strict=True):
         cells.setdefault((setting, variant), []).append(run)
     return TablePlan(request=request, study=study, paper=paper, settings=tuple(settings), cells=cells)
-
-
-def _timed(recipe: Recipe, layouts: Mapping[str, Layout]) -> Recipe:
-    """The recipe with its times worked out, so that its key needs no data; as it is where it has another task."""
-    name = recipe.task.name
-    return resolve_times(recipe, lambda: layouts[name]) if name in layouts else recipe

@@ -63,12 +63,16 @@ class Study:
     """A table made of runs: one block per heterogeneity, variants down, tasks and splits across."""
 
     name: str
-    key: str  # in paper.yaml
     title: str
     rows: Mapping[str, str]  # titles by variant
     short_rows: Mapping[str, str] | None = None  # where short runs have other variants
     about: str = _AT_T_STAR
     at_t_star: bool = True
+
+    @property
+    def key(self) -> str:
+        """The table's name in `paper.yaml`."""
+        return self.name.replace("-", "_")
 
     def variants(self, *, short: bool) -> Mapping[str, str]:
         """Variants and their titles."""

@@ -63,20 +63,19 @@ def test_what_dies_is_started_again_after_its_delay(tmp_path: Path) -> None:
         crew.start(program(tmp_path, delay=0.2))
         wait_for(lambda: len(pids(tmp_path / "p")) == 1)
         assert crew.check() == []
-        os.kill(crew.pid("p"), signal.SIGKILL)
+        os.kill(pids(tmp_path / "p")[0], signal.SIGKILL)
         wait_for(lambda: not alive(pids(tmp_path / "p")[0]))
         assert crew.check() == ["p"]  # told once
         assert crew.check() == []
-        assert crew.starts("p") == 1  # not before the delay is over
+        assert len(pids(tmp_path / "p")) == 1  # not before the delay is over
 
         def again() -> bool:
             crew.check()
             return len(pids(tmp_path / "p")) == 2
 
         wait_for(again)
-        assert crew.starts("p") == 2
         first, second = pids(tmp_path / "p")
-        assert first != second == crew.pid("p")
+        assert first != second
     assert not alive(second)
 
 
@@ -89,7 +88,7 @@ def test_the_end_reaches_the_deaf_and_those_who_left_the_group(tmp_path: Path, m
         wait_for(lambda: all(len(pids(file)) == 1 for file in files))
         started = {pid for file in files for pid in pids(file)}
         assert set(marked_processes(tmp_path)) == started
-        assert marked_processes(tmp_path)[crew.pid("deaf")][2] == DEAF
+        assert marked_processes(tmp_path)[pids(files[0])[0]][2] == DEAF
     assert not any(alive(pid) for pid in started)
     assert marked_processes(tmp_path) == {}
 
@@ -98,8 +97,8 @@ def test_orphans_of_a_killed_program_are_ended_with_its_group(tmp_path: Path) ->
     in_group = PARENT.replace(", start_new_session=True", "")
     with crew_in(tmp_path) as crew:
         crew.start(program(tmp_path, in_group, delay=600))
-        wait_for(lambda: len(pids(tmp_path / "p.child")) == 1)
-        os.kill(crew.pid("p"), signal.SIGKILL)
+        wait_for(lambda: len(pids(tmp_path / "p")) == len(pids(tmp_path / "p.child")) == 1)
+        os.kill(pids(tmp_path / "p")[0], signal.SIGKILL)
         wait_for(lambda: crew.check() == ["p"])
         wait_for(lambda: not alive(pids(tmp_path / "p.child")[0]))
 
@@ -112,8 +111,8 @@ def test_another_folder_is_left_alone(tmp_path: Path) -> None:
         theirs.start(program(tmp_path / "b"))
         wait_for(lambda: bool(pids(tmp_path / "a" / "p") and pids(tmp_path / "b" / "p")))
         end_marked(tmp_path / "a")
-        wait_for(lambda: not alive(ours.pid("p")))
-        assert alive(theirs.pid("p"))
+        wait_for(lambda: not alive(pids(tmp_path / "a" / "p")[0]))
+        assert alive(pids(tmp_path / "b" / "p")[0])
 
 
 def test_a_killed_supervisor_takes_its_programs_along(tmp_path: Path) -> None:
@@ -124,15 +123,6 @@ def test_a_killed_supervisor_takes_its_programs_along(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     wait_for(lambda: not alive(pids(tmp_path / "p")[0]))
-
-
-def test_a_single_program_can_be_ended(tmp_path: Path) -> None:
-    with crew_in(tmp_path) as crew:
-        crew.start(program(tmp_path))
-        wait_for(lambda: len(pids(tmp_path / "p")) == 1)
-        crew.end("p")
-        assert not alive(pids(tmp_path / "p")[0])
-        assert crew.check() == []
 
 
 def test_calls_return_output_or_raise_last_words(tmp_path: Path) -> None:

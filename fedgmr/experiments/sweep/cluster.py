@@ -49,7 +49,7 @@ class _Tasks:
         self, ray: Any, runs: Sequence[PlannedRun], watcher: SweepWatcher, gpu_share: float, threads: int
     ) -> None:
         self.ray, self.watcher = ray, watcher
-        self.board = ray.remote(_Board).options(num_cpus=0).remote()
+        self.actor = ray.remote(_States).options(num_cpus=0).remote()
         task = ray.remote(_perform_task).options(
             num_cpus=1,
             num_gpus=gpu_share,
@@ -58,7 +58,7 @@ class _Tasks:
         )
         self.runs = {run.key: run for run in runs}
         self.pending = {
-            task.remote(run.key, plain(run.recipe), str(run.directory.absolute()), self.board, threads, sys.path): run
+            task.remote(run.key, plain(run.recipe), str(run.directory.absolute()), self.actor, threads, sys.path): run
             for run in runs
         }
         self.watchers: dict[str, Watcher] = {}  # of the runs that have begun, by key
@@ -82,7 +82,7 @@ class _Tasks:
 
     def _look(self) -> None:
         try:
-            states, told = self.ray.get(self.board.read.remote(), timeout=10 * _LOOK)
+            states, told = self.ray.get(self.actor.read.remote(), timeout=10 * _LOOK)
         except self.ray.exceptions.RayError:  # only the display is poorer without it
             return
         for line in told:
@@ -107,7 +107,7 @@ class _Tasks:
             return Outcome(status="died", problem=f"Its worker died {RETRIES + 1} times: {say_in_one_line(error)}")
 
 
-class _Board:
+class _States:
     """An actor that the tasks tell their state, and that the sweep reads now and then."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class _Board:
 
 
 def _perform_task(
-    key: str, data: Mapping[str, Any], directory: str, board: Any, threads: int, path: Sequence[str]
+    key: str, data: Mapping[str, Any], directory: str, actor: Any, threads: int, path: Sequence[str]
 ) -> Outcome:
     """One run, in a Ray worker."""
     sys.path += [place for place in path if place not in sys.path]  # for a user's own tasks and methods
@@ -137,11 +137,11 @@ def _perform_task(
     name = Path(directory).name
 
     def tell(message: Warning | str, *_: object, **__: object) -> None:
-        board.tell.remote(f"{name}: {message}")
+        actor.tell.remote(f"{name}: {message}")
 
     warnings.showwarning = tell
-    board.write.remote(key, {})
-    reporter = Reporter(lambda state: board.write.remote(key, state), _LOOK)
+    actor.write.remote(key, {})
+    reporter = Reporter(lambda state: actor.write.remote(key, state), _LOOK)
     return perform_run(recipe_from(data), Path(directory), reporter)
 
 
