@@ -96,9 +96,10 @@ class Cut:
         """Where the values, in level order, lie in the module's vector; None where that is the full vector."""
         if self.known_packing is not None or self.coordinates is None:
             return self.known_packing
-        size, order = self.levels.sizes[self.level], self.levels.order
-        at = torch.empty(len(self.levels), dtype=torch.int32, device=self.coordinates.device)
-        at[self.coordinates.long()] = torch.arange(len(self.coordinates), dtype=torch.int32, device=at.device)
+        size, order, at = self.levels.sizes[self.level], self.levels.order, self.module.inverse
+        if at is None or len(at) < len(self.levels):  # a module with some of the coordinates
+            at = torch.empty(len(self.levels), dtype=torch.int32, device=self.coordinates.device)
+            at[self.coordinates.long()] = torch.arange(len(self.coordinates), dtype=torch.int32, device=at.device)
         return at[:size] if order is None else at.index_select(0, order[:size])
 
 
