@@ -10,11 +10,4 @@ from fedgmr.reporting.display import Display
 from fedgmr.reporting.records import Run, read_run
 from fedgmr.reporting.report import write_report
 
-__all__ = [
-    "Comparison",
-    "Display",
-    "Run",
-    "compare_runs",
-    "read_run",
-    "write_report",
-]
+__all__ = ["Comparison", "Display", "Run", "compare_runs", "read_run", "write_report"]

@@ -34,18 +34,11 @@ _BAR_WIDTHS = 8, 40
 
 
 class RunRow:
-    """One run in a display, and the watcher of that run.
-
-    Args:
-        display: redrawn when the run reports and a refresh is due.
-        label: the first words of the row.
-        total: virtual seconds of the whole run.
-        directory: the name of its directory; empty if there is nothing to tell.
-    """
+    """One run in a display, and the watcher of that run."""
 
     def __init__(self, display: "Display", label: str, total: float, directory: str) -> None:
-        self.label, self.total, self.directory = label, total, directory
-        self.seconds = 0.0  # virtual seconds so far
+        self.label, self.directory = label, directory  # the first and the last words of the row
+        self.seconds, self.total = 0.0, total  # virtual seconds so far, and of the whole run
         self.status = ""  # how the run ended
         self._display = display
         self._state: dict[str, float] = {}  # the newest report

@@ -24,7 +24,7 @@ class GridRun:
 
 
 def grid_table(runs: Sequence[GridRun]) -> str:
-    """The final accuracies as an aligned table, with notes on what a reader must know."""
+    """Write the final accuracies as an aligned table, with notes that a reader must know."""
     groups: dict[tuple[tuple[str, ...], str], list[Mapping[str, Any]]] = {}
     for run in runs:
         row = tuple(value for _, value in run.values), run.method
@@ -40,8 +40,8 @@ def _cells(group: Sequence[Mapping[str, Any]]) -> list[str]:
     """Runs, accuracy and time of those that finished."""
     done = [entry for entry in group if entry.get("status") == "finished"]
     others = [str(entry.get("status", "unfinished")) for entry in group if entry not in done]
-    told = [f"{others.count(word)} {word}" for word in dict.fromkeys(others)]
-    runs = ", ".join([*([str(len(done))] if done or not told else []), *told])
+    counts = [f"{others.count(status)} {status}" for status in dict.fromkeys(others)]
+    runs = ", ".join([*([str(len(done))] if done or not counts else []), *counts])
     if not done:
         return [runs, "-", "-"]
     values = [100 * float(entry["final_accuracy"]) for entry in done]

@@ -1,4 +1,4 @@
-"""How quantities are written wherever a person reads them: seconds, bytes, shares, durations, aligned tables."""
+"""Quantities as people read them, on a terminal or a page: seconds, bytes, shares, durations, aligned tables."""
 
 import math
 from collections.abc import Sequence

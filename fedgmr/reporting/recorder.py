@@ -6,7 +6,7 @@ the rows that a checkpoint does not know of, so that a resumed run writes them a
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,9 +27,6 @@ class History(Sequence[Mapping[str, Any]]):
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        return iter(self.rows)
 
     @property
     def columns(self) -> list[str]:
