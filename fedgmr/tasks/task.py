@@ -115,9 +115,6 @@ class Task:
         return dataclasses.replace(self, **moved)  # type: ignore[arg-type]
 
 
-TaskFactory = Callable[..., Task]
-
-
 def named_task(name: str, options: Mapping[str, Any], seed: int) -> Task:
     """The task `name` (built in, or an import path) made with `options` under `seed`."""
     factory = task_factory(name)
@@ -134,7 +131,7 @@ def named_task(name: str, options: Mapping[str, Any], seed: int) -> Task:
     return task
 
 
-def task_factory(name: str) -> TaskFactory:
+def task_factory(name: str) -> Callable[..., Task]:
     """The function that makes the task `name`."""
     from fedgmr.tasks import BUILT_IN
 

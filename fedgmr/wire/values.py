@@ -76,16 +76,7 @@ def encode_values(
     Raises:
         Refused: A value is not finite or does not fit the value type, or buffers travel without level 0.
     """
-    header = Header(
-        kind=Kind.VALUES,
-        value_type=value_type,
-        first=first,
-        last=last,
-        stamp=stamp,
-        count=values.size,
-        buffers=0 if buffers is None else buffers.size,
-    )
-    return header.seal(_numbers(values, buffers, value_type))
+    return _sealed(Kind.VALUES, values, buffers, value_type, stamp=stamp, first=first, last=last)
 
 
 def encode_update(
@@ -110,20 +101,11 @@ def encode_update(
     Raises:
         Refused: A value is not finite or does not fit the value type, or the stamp names no client.
     """
-    header = Header(
-        kind=Kind.UPDATE,
-        value_type=value_type,
-        first=0,
-        last=last,
-        stamp=stamp,
-        count=values.size,
-        buffers=0 if buffers is None else buffers.size,
-    )
     written = bytes(_REPORT.size)
     if report is not None:
         report.check()
         written = _REPORT.pack(report.metric_sum, report.samples)
-    return header.seal([written, *_numbers(values, buffers, value_type)])
+    return _sealed(Kind.UPDATE, values, buffers, value_type, written, stamp=stamp, first=0, last=last)
 
 
 def decode_values(data: bytes | bytearray | memoryview, *, expected: Expected, limits: Limits) -> Values:
@@ -167,10 +149,23 @@ def decode_update(data: bytes | bytearray | memoryview, *, expected: Expected) -
     return _read(header, body[_REPORT.size :], report)
 
 
-def _numbers(values: FloatArray, buffers: FloatArray | None, value_type: ValueType) -> list[memoryview]:
-    """Buffers and values laid out; buffers come first, so that both stay aligned."""
+def _sealed(
+    kind: Kind,
+    values: FloatArray,
+    buffers: FloatArray | None,
+    value_type: ValueType,
+    *before: bytes,
+    stamp: Stamp,
+    first: int,
+    last: int,
+) -> bytes:
+    """The object with a body of `before`, buffers and values; buffers come first, so that both stay aligned."""
+    count = 0 if buffers is None else buffers.size
+    header = Header(
+        kind=kind, value_type=value_type, first=first, last=last, stamp=stamp, count=values.size, buffers=count
+    )
     numbers = value_type.write(values)
-    return [numbers] if buffers is None else [ValueType.FP32.write(buffers), numbers]
+    return header.seal([*before, numbers] if buffers is None else [*before, ValueType.FP32.write(buffers), numbers])
 
 
 def _opened(

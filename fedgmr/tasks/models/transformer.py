@@ -7,6 +7,8 @@ special tokens are numbered in `fedgmr/tasks/words.py`.
 import torch
 from torch import Tensor, nn
 
+from fedgmr.tasks.words import TOKENS
+
 EMBEDDING_STD = 0.02
 
 
@@ -15,7 +17,7 @@ class Transformer2L(nn.Module):
 
     def __init__(
         self,
-        vocabulary: int = 10_004,
+        vocabulary: int = TOKENS,
         *,
         positions: int = 128,
         width: int = 96,
