@@ -144,12 +144,8 @@ class LocalFleet:
         if sys.platform != "linux":
             time.sleep(_ASKING)
             return self._status() in _GOING
-        return self.server_app() is not None
-
-    def server_app(self) -> int | None:
-        """The process id of the ServerApp (where there is a /proc)."""
-        processes = marked_processes(self.site.folder).items()
-        return next((pid for pid, words in processes if any(word.endswith("flwr-serverapp") for word in words)), None)
+        commands = marked_processes(self.site.folder).values()
+        return any(word.endswith("flwr-serverapp") for words in commands for word in words)
 
     def _await_server_app(self) -> None:
         """Let the ServerApp write its report and end."""

@@ -44,9 +44,7 @@ def measure_start(clients: int) -> float:
 def pace_for_machines(recipe: Recipe, given: Sequence[str]) -> Recipe:
     """Pace a recipe for a fleet with its links: as many ticks as simulated, each longer by Flower's overhead.
 
-    Args:
-        recipe: as simulated.
-        given: the keys that were set by hand, which stay as they are.
+    The keys in `given` were set by hand and stay as they are.
     """
     task = make_task(recipe)
     virtual = round_period(resolve(recipe, task), task.layout())
@@ -57,11 +55,7 @@ def pace_for_machines(recipe: Recipe, given: Sequence[str]) -> Recipe:
 def pace_for_trial(recipe: Recipe, given: Sequence[str], *, clients: int, start: float) -> Recipe:
     """Pace a recipe for clients that share this machine, without links: thirty ticks by its speed, ten minutes at most.
 
-    Args:
-        recipe: as simulated.
-        given: the keys that were set by hand, which stay as they are.
-        clients: how many.
-        start: seconds that the start of their ClientApps takes here.
+    The keys in `given` were set by hand and stay as they are; `start` are the seconds of `measure_start`.
     """
     fleet = recipe.fleet
     if fleet.links is not None and len(fleet.links) != clients:

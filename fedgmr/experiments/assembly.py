@@ -211,7 +211,7 @@ def make_plan(recipe: Recipe, model: nn.Module) -> ChannelPlan | None:
 
 
 def _profiles(recipe: Recipe, parts: Sequence[Indices] | None) -> list[ClientProfile]:
-    """What the server knows of its clients; where densities are measured, all begin with the smallest sub-model."""
+    """The server's knowledge of its clients; where densities are measured, all begin with the smallest sub-model."""
     links = recipe.fleet.resolved_links()
     counts = [0] * len(links) if parts is None else [len(part) for part in parts]
     smallest = recipe.method.levels_in_ladder[0] if recipe.fleet.measured else None

@@ -164,7 +164,7 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How much happens in a run."""
+    """The number of updates and merges in a run."""
 
     updates: tuple[float, ...]  # by clients of each level of the ladder
     merges: float

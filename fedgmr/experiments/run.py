@@ -127,13 +127,9 @@ def resume_run(directory: Path, watcher: Watcher | None = None) -> Result:
 def run_assembly(
     assembly: Assembly[Any], directory: Path | None, watcher: Watcher | None, *, resume: bool = False
 ) -> Result:
-    """Run newly made objects to the time budget.
+    """Run newly made objects to the time budget, in a new run directory or (None) in memory.
 
-    Args:
-        assembly: the objects of a recipe.
-        directory: a new run directory; None keeps all in memory.
-        watcher: is told where the run stands after each tick.
-        resume: continue the run in `directory`, which the caller has locked.
+    With `resume` it continues the run in `directory`, which the caller has locked.
     """
     if resume:
         assert directory is not None

@@ -155,7 +155,7 @@ class _Pool:
 
 
 def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a process of its own; None where it raises, or its process dies."""
+    """Call a function in a process of its own; returns None where it raises, or its process dies."""
     context, threads = get_context("spawn"), threads_per_worker(1)
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(theirs, threads, function, arguments))
@@ -174,7 +174,7 @@ def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextmanager
 def _inherited(threads: int) -> Iterator[None]:
-    """What a process started here finds: how many threads to take, and that Ctrl-C is for its parent to handle."""
+    """Tell a process started here how many threads to take, and that Ctrl-C is for its parent to handle."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads)
     main = threading.current_thread() is threading.main_thread()
