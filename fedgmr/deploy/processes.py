@@ -135,7 +135,7 @@ def end_marked(folder: Path) -> None:
 
 
 def marked_processes(folder: Path) -> dict[int, list[str]]:
-    """The living processes with the mark of this folder, but for this one: their command lines by process id."""
+    """The living processes with the mark of this folder, except this one: their command lines by process id."""
     wanted = f"{MARK}={folder}".encode()
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):

@@ -73,7 +73,7 @@ class Site:
 
     @property
     def address(self) -> str:
-        """Where programs on this machine find the SuperLink."""
+        """The address of the SuperLink for programs on this machine."""
         return f"{LOOPBACK}:{self.port}"
 
     @property

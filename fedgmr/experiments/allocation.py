@@ -1,4 +1,4 @@
-"""Memory of a run: what is freed is soon taken again, so on Linux the process keeps it while the run lasts.
+"""Memory of a run: freed memory is soon taken again, so on Linux the process keeps it while the run lasts.
 
 The C library gives large blocks back to the system at once and takes them anew, page by page, each filled with zeros:
 for vectors the size of a model that costs several times what is done with them. Nothing happens where the C library

@@ -1,4 +1,4 @@
-"""Which client has which training samples: the recipe's partition, less what the server or each client validates on."""
+"""The training samples of each client: the recipe's partition, without the samples that are held out to validate."""
 
 import numpy as np
 

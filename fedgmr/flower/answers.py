@@ -1,4 +1,4 @@
-"""Answers of the client's app as Flower records, and how the server's app reads them.
+"""Answers of the client's app as Flower records, written and read.
 
 Nobody vouches for the content of an answer. It becomes a value of ours, or it is `Refused` (it must not be used) or
 `Failed` (the client's app has not answered).

@@ -1,4 +1,4 @@
-"""Kept runs in their places: which cell of the paper a run belongs to, and in which settings it differs from it.
+"""Kept runs in their places: the cell of the paper that a run belongs to, and the settings in which it differs.
 
 Both are read off the run's recipe. Settings that are derived (null in the shipped recipe), that name a run or that say
 how it is computed do not count. Read next: `results.py`, the document of these runs.
@@ -75,12 +75,12 @@ class KeptRun:
 
     @property
     def wall_seconds(self) -> float:
-        """How long it took to compute."""
+        """The time of the computation."""
         return float(self.run.summary.get("wall_seconds") or 0.0)
 
     @property
     def faithful(self) -> bool:
-        """Whether the run has the paper's settings, but for the patience."""
+        """Whether the run has the paper's settings, apart from the patience."""
         return not set(self.differences) - {PATIENCE}
 
     @property

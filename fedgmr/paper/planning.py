@@ -89,7 +89,7 @@ def studies() -> dict[str, Study]:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Which table, and which part of it."""
+    """A table, and the wanted part of it."""
 
     name: str
     task: str | None = None  # names with commas; None: all
@@ -153,7 +153,7 @@ class TablePlan:
         return [run for run in self.runs if run.to_do]
 
     def summary(self) -> str:
-        """How many runs there are, and how far they are."""
+        """The number of runs, and their progress."""
         counts = {
             name: sum(run.status == name for run in self.runs) for name in ("finished", "interrupted", "diverged")
         }

@@ -134,7 +134,7 @@ def _alike(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
 
 
 def _ranked(rows: Sequence[ResultRow]) -> list[ResultRow]:
-    """The rows to rank: the recipe's settings but for the patience, of which one is chosen.
+    """The rows to rank: the recipe's settings apart from the patience, of which one is chosen.
 
     The one with the best validation on the seeds that all have, else the recipe's own: never by the test set.
     """
@@ -155,7 +155,7 @@ def _chosen(alike: Sequence[ResultRow]) -> ResultRow:
 
 
 def _choice(alike: Sequence[ResultRow]) -> list[str]:
-    """How one of several rows of a method was chosen for the ranking."""
+    """The sentence on the choice of one of several rows of a method for the ranking."""
     if len(alike) < 2:
         return []
     chosen, known = _chosen(alike), _validated(alike)

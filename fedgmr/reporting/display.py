@@ -138,7 +138,7 @@ class Display:
         if self._stream.isatty():
             console = Console(file=self._stream, force_terminal=True, markup=False, highlight=False, emoji=False)
             if not console.is_dumb_terminal:
-                # What others print meanwhile appears above the table; standard output only if it is a terminal too.
+                # Lines printed meanwhile appear above the table; standard output only if it is a terminal too.
                 shared = sys.stdout.isatty()
                 self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=shared)
                 self._interval = _LIVE_INTERVAL
@@ -163,7 +163,7 @@ class Display:
             label: the words in its row.
             seconds: its time budget in virtual seconds.
         """
-        self._rows.pop(name, None)  # a run that is taken up again starts anew, below the others
+        self._rows.pop(name, None)  # a run that is resumed gets a new row, below the others
         row = self._rows[name] = RunRow(self, f"{label} {self._about.get(name, '')}".rstrip(), seconds, name)
         if self._live is not None:
             self.refresh(at_once=True)

@@ -102,7 +102,7 @@ class Asynchronous:
 
 @dataclass(frozen=True, kw_only=True)
 class Participation:
-    """How many clients work at a time: every free one, or a cohort filled up by drawing at each tick."""
+    """The number of clients at work: every free one, or a cohort that draws fill up at each tick."""
 
     count: int | None = field(default=None, metadata={"at_least": 1, "help": "clients at work at a time; none: all"})
     fraction: float | None = field(

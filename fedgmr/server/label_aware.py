@@ -21,7 +21,7 @@ _MAPS = 4  # whose positions are remembered
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Labels:
-    """Which classes each client has, and which coordinates belong to a class."""
+    """The classes of each client, and the coordinates that belong to a class."""
 
     owned: Tensor  # bool [clients, classes]
     coordinates: Tensor  # int64 [H]: the coordinates of the output layers

@@ -23,7 +23,7 @@ class SaturationDetector:
         self.waited = 0
 
     def observe(self, metric: float) -> bool:
-        """True when the metric has not exceeded its best `patience` times in a row; then starts afresh."""
+        """True when the metric has not exceeded its best `patience` times in a row; then the count starts again."""
         if metric > self.best:
             self.best, self.waited = metric, 0
             return False

@@ -1,4 +1,4 @@
-"""The settings that a frozen dataclass admits, read off its annotations and the metadata of its fields.
+"""The settings that a frozen dataclass admits, from its annotations and the metadata of its fields.
 
 A ``Slot`` is the reading of one annotation. ``build.py`` turns data into values by it, and ``schema.py`` turns values
 back into data and tells an editor what may stand where. All three share this reading, so they cannot disagree.
@@ -115,7 +115,7 @@ class Slot:
 
 
 def keys_of(cls: type[Any]) -> dict[str, Slot]:
-    """Read the keys of a dataclass in field order; default factories are called afresh."""
+    """Read the keys of a dataclass in field order; default factories are called again."""
     hints = get_type_hints(cls)
     keys = {}
     for entry in dataclasses.fields(cls):

@@ -1,4 +1,4 @@
-"""Which executor trains a run's tasks, and how sub-models are cut, decided on values: model, method, device.
+"""The choice of the executor for a run's tasks and of the cut of sub-models, by values: model, method, device.
 
 `auto` takes the fastest executor that can train this model with this method here. On a GPU that is `stacked`, then
 `graphed`, then `sequential`. On a CPU it is `threaded` where the operations of a step are too small for several
@@ -72,7 +72,7 @@ class LocalTraining:
 
     @property
     def device(self) -> torch.device:
-        """Where the tasks are trained."""
+        """The device that trains the tasks."""
         return self.task.train[0].device
 
     def chosen(self) -> tuple[ExecutionSettings, Executor]:

@@ -1,4 +1,4 @@
-"""How tasks are computed: the executor, and the number formats.
+"""The computation of tasks: the executor, and the number formats.
 
 The executor never changes a result by more than rounding. `tf32` and `autocast` do, so they are part of what makes two
 runs the same. The resolved recipe says which executor and which formats were used, so that a resumed or repeated run
@@ -18,7 +18,7 @@ TRITON = find_spec("triton") is not None  # CPU builds of PyTorch come without i
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionSettings:
-    """How tasks are trained."""
+    """The recipe's section on how tasks are computed."""
 
     executor: Literal["auto", "sequential", "threaded", "graphed", "stacked"] = field(
         default="auto",

@@ -22,7 +22,7 @@ Descent = Callable[["SubModel", Sequence[Tensor]], None]
 
 
 class Optimizer(Protocol):
-    """How gradients become steps."""
+    """The rule that turns gradients into steps."""
 
     kind: ClassVar[str]
     plain: ClassVar[bool]  # a step is w - rate·g and nothing else, so executors may do it themselves

@@ -33,7 +33,7 @@ class Stacking:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalRule(ABC):
-    """How a client trains on one mini-batch. Your own rule gives `kind` and `step`, and overrides what differs."""
+    """The training on one mini-batch. Your own rule gives `kind` and `step`, and overrides what differs."""
 
     kind: ClassVar[str]
     needs_mask: ClassVar[bool] = False  # the rule looks at which weights are outside the sub-model (`SubModel.masks`)
@@ -41,7 +41,7 @@ class LocalRule(ABC):
 
     @property
     def norm(self) -> Norm:
-        """How batch-norm statistics are kept; see `WidthSGD.norm`."""
+        """The way in which batch-norm statistics are kept; see `WidthSGD.norm`."""
         return "running"
 
     @property
@@ -61,7 +61,7 @@ class LocalRule(ABC):
 
     @property
     def stacking(self) -> Stacking | None:
-        """How the stacked executor can do this rule's steps with plain SGD; None where it cannot."""
+        """The form of this rule's steps with plain SGD in the stacked executor; None if it cannot do them."""
         return None
 
     def capturable(self, optimizer: Optimizer) -> bool:

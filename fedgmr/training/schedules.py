@@ -7,7 +7,7 @@ from fedgmr.training.optimizers import SGD, Adam, Optimizer
 
 
 class Schedule(Protocol):
-    """How the learning rate changes with the tick."""
+    """The change of the learning rate with the tick."""
 
     kind: ClassVar[str]
 
@@ -54,7 +54,7 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """What a client does per task."""
+    """The work of a client per task."""
 
     learning_rate: float = field(default=0.1, metadata={"above": 0})
     schedule: Schedule = field(default=ConstantRate(), metadata={"kinds": (ConstantRate, Halving, Steps)})

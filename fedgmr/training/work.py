@@ -39,7 +39,7 @@ class LocalWork:
 
     @property
     def device(self) -> torch.device:
-        """Where the data is and the work is done."""
+        """The device of the data and of the work."""
         return self.task.train[0].device
 
     def batches(self, task: ClientTask) -> Indices:

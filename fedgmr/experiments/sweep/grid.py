@@ -79,7 +79,7 @@ def _checked_axes(axes: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def split_values(text: str) -> list[str]:
-    """The parts of a text between commas, but for those inside brackets or quotes."""
+    """The parts of a text between commas; commas inside brackets or quotes do not count."""
     parts, depth, quote = [""], 0, ""
     for letter in text:
         if letter == "," and not depth and not quote:

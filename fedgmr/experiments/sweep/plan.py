@@ -85,7 +85,7 @@ _RANKS: dict[Status, int] = {"finished": 0, "diverged": 1, "interrupted": 2, "mi
 
 
 def describe_plan(runs: Sequence[PlannedRun]) -> str:
-    """How many runs there are and how far they are, in a sentence."""
+    """The number of runs and their progress, in a sentence."""
     statuses = Counter({run.key: run.status for run in runs}.values())
     words = {status: "to start" if status == "missing" else status for status in _RANKS}
     parts = [f"{statuses[status]} {word}" for status, word in words.items() if statuses[status]]
@@ -109,7 +109,7 @@ def run_name(recipe: Recipe, key: str) -> str:
 
 
 def run_status(directory: Path) -> Status:
-    """How far the run in a directory is."""
+    """The progress of the run in a directory."""
     status = read_json(directory / SUMMARY).get("status")
     if status in ("finished", "diverged"):
         return "finished" if status == "finished" else "diverged"

@@ -19,7 +19,7 @@ from fedgmr.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
         status: `finished`; `diverged` (its record is there); `refused`: it cannot be run as things are; `died`: its

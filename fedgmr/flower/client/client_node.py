@@ -86,12 +86,12 @@ class ClientNode:
 
     @property
     def value_type(self) -> wire.ValueType:
-        """How values travel."""
+        """The format in which values travel."""
         return wire.ValueType(self.recipe.network.values)
 
     @property
     def partition(self) -> int:
-        """Which part of the recipe's partition this node has; -1: its samples are its own."""
+        """The part of the recipe's partition that this node has; -1: its samples are its own."""
         return int(self.config.get("partition-id", -1))
 
     def samples(self, client: int) -> tuple[Indices, Indices | None]:

@@ -1,1 +1,1 @@
-"""The channels of a model that belong together, read off its graph."""
+"""The channels of a model that belong together, from its graph."""

@@ -1,4 +1,4 @@
-"""The channels of a model that belong together (section 2.0, structured slicing), read off the model's own graph.
+"""The channels of a model that belong together (section 2.0, structured slicing), from the model's own graph.
 
 torch.fx traces the forward pass with torch.nn's modules as leaves. One walk over the graph notes which group of
 channels each dimension of each tensor runs over: a layer opens a group, a residual add joins two, the model's input

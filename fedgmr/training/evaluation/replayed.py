@@ -24,7 +24,7 @@ class Replayed:
         self._sums: Sums | None = None  # where the graph leaves them
 
     def __call__(self) -> Sums:
-        """What the function returns now."""
+        """The current result of the function."""
         if self._capturable is None:
             return self._first()
         if not self._capturable:

@@ -1,4 +1,4 @@
-"""The batch-norm layers of a module in evaluation mode: batch statistics for a while, or statistics built anew."""
+"""The batch-norm layers of a module in evaluation mode: batch statistics for a while, or newly built statistics."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ class BatchNorms:
 
     @contextmanager
     def rebuilding(self) -> Iterator[None]:
-        """Build the running statistics anew from the batches of the block, as a plain mean over them."""
+        """Build the running statistics again from the batches of the block, as a plain mean over them."""
         momenta = [norm.momentum for norm in self.layers]
         for norm in self.layers:
             norm.reset_running_stats()

@@ -109,7 +109,7 @@ class GraphedExecutor:
         return assigned
 
     def _measure(self) -> None:
-        """How many slots the memory allows, from what the first one took."""
+        """The number of slots that the memory allows, from the size of the first one."""
         if self.slots is None:
             free, _ = torch.cuda.mem_get_info(self.device)
             taken = max(1, torch.cuda.memory_reserved(self.device))

@@ -57,7 +57,7 @@ class StaticWorkspace(Workspace):
         return self._opened
 
     def reopen(self) -> None:
-        """Open the same sub-model afresh, with a fresh state of the optimiser: captured steps begin here."""
+        """Open the same sub-model again, with a new state of the optimiser: captured steps begin here."""
         self._descent = self.optimizer.begin(self.task.model)
         self.opened.cut.module.reset()
         self._opened = self._static_submodel(self.opened.cut)

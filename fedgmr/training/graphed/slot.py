@@ -20,7 +20,7 @@ _WARM_UPS = 2  # libraries choose and allocate on first use, which a capture mus
 
 
 class Slot:
-    """Trains one task at a time on memory of its own; captures what it has not seen before."""
+    """Trains one task at a time on memory of its own; captures the steps that are new to it."""
 
     def __init__(self, work: LocalWork, workspace: StaticWorkspace, stream: torch.cuda.Stream | None) -> None:
         """Without a stream the steps are done at once and nothing is captured, on any device."""
@@ -36,7 +36,7 @@ class Slot:
 
     @property
     def captures(self) -> int:
-        """How many graphs there are."""
+        """The number of graphs."""
         return len(self._graphs)
 
     def knows(self, task: ClientTask) -> bool:

@@ -1,4 +1,4 @@
-"""Dropout on a CPU: a generator of one's own, and draws six times as fast as PyTorch's.
+"""Dropout on a CPU: with its own generator, and with draws six times as fast as PyTorch's.
 
 16 random bits decide whether a number is kept, so that probabilities are rounded to the nearest 65,536th; PyTorch
 spends a whole draw on each. Read next: `threaded.py`, where every thread has a generator.

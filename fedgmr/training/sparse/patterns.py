@@ -1,4 +1,4 @@
-"""Where the kept weights of a linear layer lie, as the indices of sparse matrices.
+"""The places of the kept weights of a linear layer, as the indices of sparse matrices.
 
 Found from a level map, once per map and level. Read next: `linear.py`, which computes with it.
 """

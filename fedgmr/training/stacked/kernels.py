@@ -17,7 +17,7 @@ import triton.language as tl
 
 from fedgmr.training.stacked.table import Column
 
-# What the 2 x 2 maximum was: 0..3 where it lay, 4 where ReLU made it zero.
+# Codes of a 2 x 2 maximum: 0..3 for its place, 4 if ReLU made it zero.
 _ZEROED = tl.constexpr(4)
 _MODEL, _LEVELS, _LEVEL, _ORDER, _COUNT, _VALUES, _ABSENT, _ = (tl.constexpr(int(column)) for column in Column)
 _NOWHERE = tl.constexpr(255)  # the level of what is in no sub-model of the client's
@@ -253,7 +253,7 @@ def conv_backward(  # type: ignore[no-untyped-def]
     padding: tl.constexpr, KERNEL: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
     EVEN: tl.constexpr, POOLED: tl.constexpr, NARROW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a convolution's inputs, brought behind the layer before."""
+    """The gradient of a convolution's inputs, carried back through the previous ReLU and maximum."""
     client = tl.program_id(2).to(tl.int64)
     slopes += client * slope_stride
     weights += client * size
@@ -443,7 +443,7 @@ def linear_step(  # type: ignore[no-untyped-def]
     SAMPLES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, FIRST: tl.constexpr, POOLED: tl.constexpr,
     MODE: tl.constexpr, DERIVATIVE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a linear layer's inputs, brought behind the layer before (unless FIRST), and the layer's step."""
+    """The step, and unless FIRST the gradient of the inputs, carried back through the previous ReLU and maximum."""
     client = tl.program_id(2).to(tl.int64)
     slopes += client * slope_stride
     inputs += client * input_stride

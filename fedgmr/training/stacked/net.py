@@ -25,7 +25,7 @@ _LEAST_ROWS = 512  # of a weight gradient's share
 
 @dataclass(frozen=True, kw_only=True)
 class _Tiles:
-    """How a layer's matrix products are cut up; a choice of speed alone."""
+    """The block sizes of a layer's matrix products, which only change the speed."""
 
     rows: int
     columns: int
@@ -140,7 +140,7 @@ class StackedNet:
                 self._linear_step(i, layer, values[i], limits, count)
 
     def _find_ranges(self, limits: Tensor, count: int) -> None:
-        """Which channels there are in a step; ranges of the input itself stay."""
+        """The channels of a step; ranges of the input itself stay."""
         self.ranges[1:, 0].fill_(torch.iinfo(torch.int32).max)
         self.ranges[1:, 1].zero_()
         for layer, (first, last) in zip(self.convs, self.ranges[1:], strict=True):
@@ -225,7 +225,7 @@ class StackedNet:
         )  # fmt: skip
 
     def tiles(self, what: Literal["forward", "backward", "step"], layer: Conv | Linear) -> _Tiles:
-        """How a layer's products are cut up: what was fastest on an H200 for layers of this size.
+        """The block sizes of a layer's products: the fastest on an H200 for layers of this size.
 
         Two warps keep a product on the older tensor instructions, which take TF32 operands that lie crosswise; in
         forward products they lie as the newer ones want them.

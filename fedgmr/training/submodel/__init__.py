@@ -1,1 +1,1 @@
-"""How a sub-model is laid out in a module and read back."""
+"""A sub-model laid out in a module and read back."""

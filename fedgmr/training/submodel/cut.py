@@ -93,7 +93,7 @@ class Cut:
 
     @cached_property
     def packing(self) -> Tensor | None:
-        """Where the values, in level order, lie in the module's vector; None where that is the full vector."""
+        """The places of the values, in level order, in the module's vector; None if that is the full vector."""
         if self.known_packing is not None or self.coordinates is None:
             return self.known_packing
         size, order, at = self.levels.sizes[self.level], self.levels.order, self.module.inverse

@@ -38,7 +38,7 @@ def slice_module(model: nn.Module, plan: ChannelPlan, kept: Mapping[int, Tensor]
     for index, channels in kept.items():
         masks[index] = torch.zeros_like(masks[index]).index_fill_(0, channels.cpu(), True)
         assert masks[index].all() or not plan.groups[index].fixed
-    # What is already in deepcopy's memo is not copied again: the whole tensors are replaced, not duplicated.
+    # Tensors in deepcopy's memo are not copied again: the whole tensors are replaced, not duplicated.
     memo: dict[int, Any] = {}
     for name, parameter in model.named_parameters():
         values = _slice_tensor(parameter.detach(), plan.axes[name], masks)

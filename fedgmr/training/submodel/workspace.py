@@ -54,7 +54,7 @@ class SubModel:
 
     @property
     def places(self) -> Sequence[TensorPlace]:
-        """Where each parameter lies in `flat`."""
+        """The place of each parameter in `flat`."""
         return self.cut.module.layout.parameters
 
     @property
@@ -64,7 +64,7 @@ class SubModel:
 
     @property
     def coordinates(self) -> Tensor | None:
-        """Where the entries of `flat` lie in the full vector; None where it is the full vector."""
+        """The places of `flat`'s entries in the full vector; None if it is the full vector."""
         return self.cut.coordinates
 
     @cached_property
