@@ -84,25 +84,21 @@ class Server:
         rate = self.workload.learning_rate(self.rules.coordination.schedule_tick(self.tick, now))
         tasks = []
         for client in chosen:
-            task = self.task(client, rate)
+            task = ClientTask(
+                client=client,
+                version=self.tick,
+                level=self.client_levels[client],
+                levels=self.levels,
+                map_version=self.map_version,
+                model=self.model,
+                buffers=self.buffers,
+                learning_rate=rate,
+                first_batch=self.batches[client],
+            )
             self.batches[client] += self.workload.steps
             self.dispatched[client] = task
             tasks.append(task)
         return tasks
-
-    def task(self, client: int, learning_rate: float) -> ClientTask:
-        """The task that a client would get now; the server does not remember it."""
-        return ClientTask(
-            client=client,
-            version=self.tick,
-            level=self.client_levels[client],
-            levels=self.levels,
-            map_version=self.map_version,
-            model=self.model,
-            buffers=self.buffers,
-            learning_rate=learning_rate,
-            first_batch=self.batches[client],
-        )
 
     def merge(self, updates: Sequence[Update], now: float) -> None:
         """One tick: buffer the arrivals, aggregate, and when due restore clients and refresh the level map."""

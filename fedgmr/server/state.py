@@ -19,6 +19,10 @@ from fedgmr.submodels.levels import LevelMap
 if TYPE_CHECKING:
     from fedgmr.server.server import Server
 
+# The fields of a buffered update and of a task in flight that are plain numbers, in the order in which they are stored.
+_HELD = ("client", "version", "level", "map_version")
+_DISPATCHED = ("client", "version", "level", "map_version", "learning_rate", "first_batch")
+
 
 def save_state(server: "Server") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors by name, each distinct one once, and all the rest."""
@@ -44,12 +48,9 @@ def save_state(server: "Server") -> tuple[dict[str, Tensor], dict[str, Any]]:
         "detectors": [
             [i, d.best if d.best > -math.inf else None, d.waited] for i, d in sorted(server.detectors.items())
         ],
-        "held": [[c.client, c.version, c.level, c.map_version] for c in server.buffer.values()],
+        "held": [[getattr(c, name) for name in _HELD] for c in server.buffer.values()],
         "natural": [c.client for c in server.buffer.values() if c.levels is None],
-        "dispatched": [
-            [t.client, t.version, t.level, t.map_version, t.learning_rate, t.first_batch]
-            for t in server.dispatched.values()
-        ],
+        "dispatched": [[getattr(task, name) for name in _DISPATCHED] for task in server.dispatched.values()],
         "batches": server.batches,
         "updates": server.updates,
         "staleness": server.staleness,
@@ -80,32 +81,19 @@ def restore_state(server: "Server", tensors: Mapping[str, Tensor], data: Mapping
     server.restored = set(data.get("restored", ()))
     server.detectors = {client: _detector(server, best, waited) for client, best, waited in data["detectors"]}
     natural = set(data.get("natural", ()))
-    server.buffer = {
-        client: Contribution(
-            client=client,
-            version=version,
-            level=level,
-            levels=None if client in natural else maps[map_version],
-            map_version=map_version,
-            values=on_device[f"held.{client}"],
-            buffers=on_device[f"held_buffers.{client}"],
-        )
-        for client, version, level, map_version in data["held"]
-    }
-    server.dispatched = {
-        client: ClientTask(
-            client=client,
-            version=version,
-            level=level,
-            levels=maps[map_version],
-            map_version=map_version,
-            model=on_device[f"models.{version}"],
-            buffers=on_device[f"buffers.{version}"],
-            learning_rate=rate,
-            first_batch=first_batch,
-        )
-        for client, version, level, map_version, rate, first_batch in data["dispatched"]
-    }
+    server.buffer.clear()
+    for row in data["held"]:
+        held = dict(zip(_HELD, row, strict=True))
+        client = held["client"]
+        levels = None if client in natural else maps[held["map_version"]]
+        values, buffers = on_device[f"held.{client}"], on_device[f"held_buffers.{client}"]
+        server.buffer[client] = Contribution(**held, levels=levels, values=values, buffers=buffers)
+    server.dispatched.clear()
+    for row in data["dispatched"]:
+        sent = dict(zip(_DISPATCHED, row, strict=True))
+        model, buffers = on_device[f"models.{sent['version']}"], on_device[f"buffers.{sent['version']}"]
+        levels = maps[sent["map_version"]]
+        server.dispatched[sent["client"]] = ClientTask(**sent, levels=levels, model=model, buffers=buffers)
 
 
 def _detector(server: "Server", best: float | None, waited: int) -> SaturationDetector:

@@ -1,5 +1,6 @@
 """The seed decides everything; clients may validate instead of the server, and that too is decided by the seed."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from e2e import tiny
 
 from equivalence.runs import BRISK, drive, objects
 from fedgmr.experiments.assembly import Assembly
+from fedgmr.training.work import LocalWork
 
 AT_CLIENTS = {"evaluation": {"validation": "clients", "client_holdout": 0.2}}
 
@@ -33,7 +35,7 @@ def test_the_seed_decides_the_run(method: str, rules: dict[str, Any]) -> None:
 def test_the_seed_decides_each_part() -> None:
     """Initial weights, split, mini-batches and network noise: each of them moves with the seed."""
     one, other = (objects(tiny.dense(), "fedgmr", seed=seed) for seed in (0, 1))
-    assert not np.array_equal(_trainer(one).order.parts[0], _trainer(other).order.parts[0])
+    assert not np.array_equal(_work(one).order.parts[0], _work(other).order.parts[0])
     assert not one.server.model.equal(other.server.model)
     tasks = [run.server.tasks(range(5), 0.0) for run in (one, other)]
     arrivals = [run.fleet.network.send(sent, 0.0)[0].arrival for run, sent in zip((one, other), tasks, strict=True)]
@@ -55,23 +57,23 @@ def test_clients_validate_and_are_restored() -> None:
 
 def test_no_client_trains_on_what_it_validates_on() -> None:
     run = objects(tiny.dense(), "fedgmr", BRISK, **AT_CLIENTS)
-    trainer = _trainer(run)
-    assert trainer.held_out is not None
-    for part, held_out in zip(trainer.order.parts, trainer.held_out, strict=True):
+    work = _work(run)
+    assert work.held_out is not None
+    for part, held_out in zip(work.order.parts, work.held_out, strict=True):
         assert len(held_out) == round(0.2 * (len(part) + len(held_out)))
         assert not set(part.tolist()) & set(held_out.tolist())
-    dealt = np.concatenate([*trainer.order.parts, *trainer.held_out])
+    dealt = np.concatenate([*work.order.parts, *work.held_out])
     assert sorted(dealt.tolist()) == list(range(len(run.task.train[0])))  # the server held nothing back
 
 
 def test_client_validation_does_not_touch_training() -> None:
     """An update with a report is the same update."""
     run = objects(tiny.dropped(), "fedgmr", BRISK, **AT_CLIENTS)
-    trainer = _trainer(run)
+    executor: Any = run.fleet.executor
     tasks = run.server.tasks(range(5), 0.0)
-    with_report = [trainer.train(task) for task in tasks]
-    trainer.held_out = None
-    without = [trainer.train(task) for task in tasks]
+    with_report = executor.train(tasks)
+    executor.work = replace(executor.work, held_out=None)
+    without = executor.train(tasks)
     for one, other in zip(with_report, without, strict=True):
         assert one.report is not None
         assert other.report is None
@@ -81,5 +83,5 @@ def test_client_validation_does_not_touch_training() -> None:
         assert one.loss == other.loss
 
 
-def _trainer(run: Assembly) -> Any:
-    return run.fleet.executor.trainer  # type: ignore[attr-defined]
+def _work(run: Assembly) -> LocalWork:
+    return run.fleet.executor.work  # type: ignore[attr-defined, no-any-return]

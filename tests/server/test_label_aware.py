@@ -187,13 +187,13 @@ def test_a_run_knows_who_has_which_class(method: str) -> None:
     run = objects(tiny.normed(), method, partition=skewed)
     known = run.server.labels
     assert known is not None
-    trainer = run.fleet.executor.trainer  # type: ignore[attr-defined]
+    work = run.fleet.executor.work  # type: ignore[attr-defined]
     targets = run.task.train[1]
-    expected = [sorted(set(targets[part].tolist())) for part in trainer.order.parts]
+    expected = [sorted(set(targets[part].tolist())) for part in work.order.parts]
     assert [row.nonzero().view(-1).tolist() for row in known.owned] == expected
     assert any(len(classes) < 4 for classes in expected)
     # The last layer: 144 features to four classes, at the end of the vector.
-    size = run.layout.size
+    size = run.server.layout.size
     assert known.coordinates.tolist() == list(range(size - 4 * 144 - 4, size))
     assert len(LINKS) == len(expected)
     off = objects(tiny.normed(), method, {"aggregation": {"label_aware": False}}, partition=skewed)
