@@ -48,12 +48,7 @@ class LevelMap:
 
     @classmethod
     def from_scores(
-        cls,
-        scores: Tensor,
-        ladder: Sequence[float],
-        always: Tensor | None = None,
-        *,
-        ties: Tensor | None = None,
+        cls, scores: Tensor, ladder: Sequence[float], always: Tensor | None = None, *, ties: Tensor | None = None
     ) -> "LevelMap":
         """Level l keeps all `always` coordinates and the ⌊ladder[l]·P + 0.5⌋ highest-scored of the P others.
 

@@ -83,11 +83,7 @@ class _Unstructured:
     kind: ClassVar[str] = ""
     floor: float = field(
         default=0.02,
-        metadata={
-            "at_least": 0,
-            "at_most": 1,
-            "help": "share of every prunable tensor that level 0 always keeps",
-        },
+        metadata={"at_least": 0, "at_most": 1, "help": "share of every prunable tensor that level 0 always keeps"},
     )
     refresh: Literal["rerank", "grow_only"] = field(
         default="rerank",

@@ -65,11 +65,7 @@ def encode_map(levels: Levels, *, stamp: Stamp, first: int = 0, last: int) -> by
 
 
 def decode_map(
-    data: bytes | bytearray | memoryview,
-    *,
-    total: int,
-    expected: Expected,
-    known: Levels | None = None,
+    data: bytes | bytearray | memoryview, *, total: int, expected: Expected, known: Levels | None = None
 ) -> Levels:
     """Read a level map, with `ABOVE` for the coordinates above its last part.
 

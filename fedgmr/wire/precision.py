@@ -64,11 +64,7 @@ class ValueType(enum.StrEnum):
 
 
 # The smallest magnitude that rounds to infinity: halfway from the largest number to the next power of two.
-_CEILING = {
-    ValueType.FP32: math.inf,
-    ValueType.FP16: 2.0**16 - 2.0**4,
-    ValueType.BF16: 2.0**128 - 2.0**119,
-}
+_CEILING = {ValueType.FP32: math.inf, ValueType.FP16: 2.0**16 - 2.0**4, ValueType.BF16: 2.0**128 - 2.0**119}
 
 
 def _check_finite(values: FloatArray, value_type: ValueType) -> None:

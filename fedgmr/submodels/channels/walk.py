@@ -13,17 +13,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from fedgmr.submodels.channels.groups import Axes, Axis, OpenGroups
-from fedgmr.submodels.channels.streams import (
-    FACTS,
-    POINTWISE,
-    POOLING,
-    Plain,
-    Stored,
-    Stream,
-    Value,
-    argument,
-    refuse,
-)
+from fedgmr.submodels.channels.streams import FACTS, POINTWISE, POOLING, Plain, Stored, Stream, Value, argument, refuse
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 

@@ -104,8 +104,4 @@ def _split(pooled: tuple[Part, np.ndarray], seed: int) -> Images:
         own = np.flatnonzero(users == writer)
         count = max(round(_TEST_SHARE * len(own)), min(1, len(own) - 1))
         held[generator(seed, "split", int(writer)).permutation(own)[:count]] = True
-    return Images(
-        train=(images[~held], labels[~held]),
-        test=(images[held], labels[held]),
-        users=users[~held],
-    )
+    return Images(train=(images[~held], labels[~held]), test=(images[held], labels[held]), users=users[~held])
