@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import MISSING
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -78,10 +79,12 @@ def test_commands_are_understood(document: Path) -> None:
             pytest.fail(f"{document.name}: {command}")
 
 
-def test_python_blocks_compile(document: Path) -> None:
+def test_python_blocks_compile_and_import_what_there_is(document: Path) -> None:
     for language, body in FENCE.findall(document.read_text()):
         if language == "python":
-            ast.parse(body)
+            nodes = [node for node in ast.walk(ast.parse(body)) if isinstance(node, ast.ImportFrom)]
+            for module, name in ((node.module or "", alias.name) for node in nodes for alias in node.names):
+                assert not module.startswith("fedgmr") or hasattr(import_module(module), name), f"{module}.{name}"
 
 
 def test_yaml_blocks_are_recipes_or_parts_of_one(document: Path, tmp_path: Path) -> None:
