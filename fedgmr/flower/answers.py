@@ -44,14 +44,8 @@ class Hello:
 
     def reply(self, message: Message) -> Message:
         """The answer to the server's hello."""
-        settings = {
-            "client-id": self.client_id,
-            "partition": self.partition,
-            "samples": self.samples,
-            "classes": list(self.classes),
-            "layout": self.layout,
-        }
-        return reply(message, settings)
+        settings = {name.replace("_", "-"): value for name, value in vars(self).items()}
+        return reply(message, {**settings, "classes": list(self.classes)})
 
     @classmethod
     def read(cls, message: Message) -> "Hello":
