@@ -105,11 +105,6 @@ class Recipe:
     deployment: DeploymentSettings = DeploymentSettings()
 
     def __post_init__(self) -> None:
-        if self.schema_version != SCHEMA_VERSION:
-            fix = "; tools/rewrite_results.py rewrites kept runs" if self.schema_version < SCHEMA_VERSION else ""
-            raise ValueError(
-                f"schema_version is {self.schema_version}: this release reads version {SCHEMA_VERSION}{fix}."
-            )
         if not isfinite(self.seconds):
             raise ValueError(f"seconds is {self.seconds}: give a finite time budget.")
         if getattr(self.method.local, "distillation", False) and not isinstance(self.training.optimizer, SGD):
@@ -136,6 +131,10 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
     if method is not None:
         data["method"] = method
     data = apply_overrides(data, overrides, named=_NAMED)
+    version = data.get("schema_version", SCHEMA_VERSION)
+    if isinstance(version, int) and version != SCHEMA_VERSION:  # its keys may be others, so this comes first
+        fix = "; tools/rewrite_results.py rewrites kept runs" if version < SCHEMA_VERSION else ""
+        raise SettingError(f"schema_version is {version}: this release reads version {SCHEMA_VERSION}{fix}.")
     for key in _NAMED:
         if isinstance(data.get(key), str):
             data[key] = {"name": data[key]}
