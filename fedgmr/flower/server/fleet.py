@@ -7,6 +7,7 @@ lost), `grid_threads.py` (the threads).
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from fedgmr.flower.server.clock import Clock
 from fedgmr.flower.server.flights import Flight, Flights
 from fedgmr.flower.server.grid_threads import GridThreads, Online, Reply, Request
 from fedgmr.flower.server.journal import Journal
-from fedgmr.flower.server.packing import PackedTask, pack_tasks
+from fedgmr.flower.server.packing import PackedTask, pack_tasks, shared_size
 from fedgmr.flower.server.roster import Roster
 from fedgmr.flower.terms import Terms
 
@@ -66,7 +67,10 @@ class FlowerFleet:
             probe: bytes of the probe of a new client's link; 0: none.
         """
         self.clients, self.terms, self.settings, self.meter, self.time = clients, terms, settings, meter, clock
-        self.journal = Journal(directory, clients, lambda: self.now)
+        self.bytes_down, self.bytes_up = [0] * clients, [0] * clients
+        self.bytes_server = 0  # left for the SuperLink: what several nodes share counts once
+        self.refused: Counter[str] = Counter()
+        self.journal = Journal(directory, lambda: self.now)
         self._inbox = clock.mailbox()
         self.threads = GridThreads(grid, clock, self._inbox, look=LOOK)
         self.roster = Roster(clients=clients, claims=settings.identity == "claimed")
@@ -92,26 +96,6 @@ class FlowerFleet:
     def now(self) -> float:
         """Seconds since the run began, without the time between a crash and its resume."""
         return self._past + max(0.0, self.time.now() - self._began)
-
-    @property
-    def bytes_down(self) -> list[int]:
-        """Bytes sent to each client."""
-        return self.journal.down
-
-    @property
-    def bytes_up(self) -> list[int]:
-        """Bytes received from each client."""
-        return self.journal.up
-
-    @property
-    def bytes_server(self) -> int:
-        """Bytes that have left for the SuperLink: what several nodes share counts once."""
-        return self.journal.server
-
-    @property
-    def refused(self) -> Mapping[str, int]:
-        """Tasks that came to nothing, by reason."""
-        return self.journal.refused
 
     @property
     def in_flight(self) -> int:
@@ -185,7 +169,11 @@ class FlowerFleet:
             "now": self.now,
             "seats": self.roster.state(),
             "meter": self.meter.state(),
-            **self.journal.state(),
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "bytes_server": self.bytes_server,
+            "refused": dict(self.refused),
+            "journal": self.journal.lines,
         }
 
     def restore(self, state: Mapping[str, Any], tasks: Mapping[int, ClientTask], *, tick: int) -> None:
@@ -197,7 +185,12 @@ class FlowerFleet:
         self._news += [News(client=client, lost=True) for client in sorted(tasks)]
         self._news += [known.hello.news(client) for client, known in self.roster.nodes.items()]
         self.meter.restore(state["meter"])
-        self.journal.restore(state, sorted(tasks), tick)
+        self.bytes_down, self.bytes_up = list(state["bytes_down"]), list(state["bytes_up"])
+        self.bytes_server = state["bytes_server"]
+        self.refused = Counter(state["refused"])
+        if tasks:
+            self.refused["interrupted"] += len(tasks)
+        self.journal.restore(state["journal"], lost=sorted(tasks), tick=tick)
 
     def _take(self, event: Any) -> Update | None:
         """Deal with one event; an accepted update is handed on."""
@@ -214,10 +207,10 @@ class FlowerFleet:
     def _take_result(self, flight: Flight, reply: Reply) -> Update | None:
         """Deal with the answer to a task."""
         outcome = reply.outcome
-        self.journal.up[flight.task.client] += reply.size
+        self.bytes_up[flight.task.client] += reply.size
         if not self.flights.going(flight):
             if not isinstance(outcome, Failed):  # an answer after all, to a task that was given up
-                self.journal.end(flight, wire.Reason.STALE, refused=True)
+                self._count_loss(flight, wire.Reason.STALE, refused=True)
         elif isinstance(outcome, Result) and outcome.update is not None:
             return self._accept(flight, outcome, reply)
         elif isinstance(outcome, Result) and not flight.resent:
@@ -245,8 +238,12 @@ class FlowerFleet:
         client = flight.task.client
         self._news.append(News(client=client, lost=True))
         self._known.pop(client, None)
-        self.journal.end(flight, reason, refused=refused)
+        self._count_loss(flight, reason, refused=refused)
         _log.warning("Client %d: its task of tick %d came to nothing: %s.", client, flight.task.version, text or reason)
+
+    def _count_loss(self, flight: Flight, reason: str, *, refused: bool) -> None:
+        self.refused[reason] += 1
+        self.journal.write_task("refused" if refused else "lost", flight, reason=reason)
 
     def _send_again(self, flight: Flight) -> None:
         """Send the same task with recipe and level map to a client that has lost one of them."""
@@ -260,7 +257,9 @@ class FlowerFleet:
     def _pack(self, tasks: Sequence[ClientTask], known: KnownMaps) -> list[PackedTask]:
         """Pack tasks that are about to leave, and count their bytes."""
         packed = pack_tasks(tasks, known, self.terms)
-        self.journal.send(packed)
+        self.bytes_server += shared_size(packed)
+        for one in packed:
+            self.bytes_down[one.task.client] += one.size
         return packed
 
     def _request(self, flight: Flight, packed: PackedTask, *, recipe: str | None = None) -> Request:

@@ -1,29 +1,25 @@
-"""The journal of a deployed run: bytes by client, tasks that came to nothing, and updates.jsonl.
+"""The journal of a deployed run, updates.jsonl: one line per event, from the dispatch of every task to its end.
 
-updates.jsonl has one line per event, so that every task can be followed from dispatch to its end. It is appended and
-flushed line by line. A resumed run drops the lines its checkpoint does not know of, as with the metrics.
+It is appended and flushed line by line. A resumed run drops the lines that its checkpoint does not know of, as with the
+metrics.
 """
 
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedgmr.files import UPDATES, write_atomic
 from fedgmr.flower.server.flights import Flight
-from fedgmr.flower.server.packing import PackedTask, shared_size
 
 
 class Journal:
-    """Counts from the beginning of the run, and writes what happens; without a directory it only counts."""
+    """Writes events; without a directory it only counts them."""
 
-    def __init__(self, directory: Path | None, clients: int, now: Callable[[], float]) -> None:
+    def __init__(self, directory: Path | None, now: Callable[[], float]) -> None:
         """`now` tells the run's seconds."""
         self._path = None if directory is None else directory / UPDATES
         self.now, self.lines = now, 0
-        self.down, self.up, self.server = [0] * clients, [0] * clients, 0
-        self.refused: Counter[str] = Counter()
         self._accepted: list[tuple[Flight, dict[str, Any]]] = []  # since the last merge
         self._tick = -1
 
@@ -39,20 +35,9 @@ class Journal:
         who = {"task": flight.name, "client": flight.task.client, "version": flight.task.version}
         self.write(event, **who, seconds=round(self.now(), 3), **fields)
 
-    def send(self, packed: Sequence[PackedTask]) -> None:
-        """Count the bytes of tasks that leave together."""
-        self.server += shared_size(packed)
-        for one in packed:
-            self.down[one.task.client] += one.size
-
     def accept(self, flight: Flight, **fields: Any) -> None:
         """Note an update that is handed on to the next merge."""
         self._accepted.append((flight, {"arrived": round(self.now(), 3), **fields}))
-
-    def end(self, flight: Flight, reason: str, *, refused: bool) -> None:
-        """Note a task that came to nothing, or an answer to one that had."""
-        self.refused[reason] += 1
-        self.write_task("refused" if refused else "lost", flight, reason=reason)
 
     def merge(self, tick: int, *, late: float) -> None:
         """Note that `tick` merges are done: only now do updates count as accepted."""
@@ -77,22 +62,8 @@ class Journal:
             lines = len(kept)
         self.lines = lines
 
-    def state(self) -> dict[str, Any]:
-        """Everything, as JSON-ready data."""
-        return {
-            "bytes_down": self.down,
-            "bytes_up": self.up,
-            "bytes_server": self.server,
-            "refused": dict(self.refused),
-            "journal": self.lines,
-        }
-
-    def restore(self, state: Mapping[str, Any], lost: Sequence[int], tick: int) -> None:
-        """Continue from what `state()` has returned; the tasks of the clients `lost` were in flight then."""
-        self.down, self.up, self.server = list(state["bytes_down"]), list(state["bytes_up"]), state["bytes_server"]
-        self.refused = Counter(state["refused"])
-        if lost:
-            self.refused["interrupted"] += len(lost)
-        self.cut_back(state["journal"])
+    def restore(self, lines: int, *, lost: Sequence[int], tick: int) -> None:
+        """Continue after so many lines; the tasks of the clients `lost` were in flight then."""
+        self.cut_back(lines)
         self._tick = tick
         self.write("resumed", seconds=self.now(), tick=tick, lost=list(lost))
