@@ -88,6 +88,13 @@ def test_auto_is_threaded_where_steps_are_small(task: Callable[[], Task], thread
     assert torch.equal(torch.default_generator.get_state(), before)
 
 
-def test_auto_is_sequential_where_steps_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_SMALL_SHARE", 1)
-    assert objects(tiny.dense()).recipe.execution.executor == "sequential"
+@pytest.mark.parametrize("threads", [2, 8])
+def test_auto_is_sequential_where_steps_are_large(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(threads)
+    task = tiny.dense()
+    linear = [layer for layer in task.model().modules() if isinstance(layer, nn.Linear)]
+    products = 10 * sum(layer.weight.numel() for layer in linear)  # of a mini-batch of 10
+    monkeypatch.setattr(choice, "_SMALL", products)
+    assert objects(task).recipe.execution.executor == "threaded"
+    monkeypatch.setattr(choice, "_SMALL", products - 1)
+    assert objects(task).recipe.execution.executor == "sequential"
