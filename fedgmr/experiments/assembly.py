@@ -29,6 +29,7 @@ from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Task, named_task
 from fedgmr.training.choice import LocalTraining
 from fedgmr.training.evaluation.evaluator import Evaluator
+from fedgmr.training.work import LocalWork
 from fedgmr.wire import ValueType
 
 F = TypeVar("F", bound=RecordedFleet)
@@ -141,19 +142,23 @@ def make_training(
 ) -> LocalTraining:
     """The clients' training as the recipe describes it, on each client's samples (`parts`, `held_out`)."""
     method = recipe.method
-    return LocalTraining(
+    work = LocalWork(
         task=task,
+        order=SampleOrder(parts, seed=recipe.seed, batch_size=recipe.training.batch_size),
+        rule=method.local,
+        steps=recipe.training.steps,
+        seed=recipe.seed,
+        held_out=held_out,
+        execution=recipe.execution,
+    )
+    return LocalTraining(
+        work=work,
+        settings=recipe.training,
         layout=layout,
         plan=plan,
         ladder=method.levels_in_ladder,
         by_width=method.by_width,
         rolling=method.rolling,
-        rule=method.local,
-        settings=recipe.training,
-        execution=recipe.execution,
-        order=SampleOrder(parts, seed=recipe.seed, batch_size=recipe.training.batch_size),
-        seed=recipe.seed,
-        held_out=held_out,
     )
 
 

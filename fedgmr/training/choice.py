@@ -5,7 +5,6 @@
 threads, else `sequential`. Only this file knows all executors. Read next: `executor.py`, the protocol.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,8 +14,6 @@ from torch import Tensor, nn
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.submodels.levels import Ladder
-from fedgmr.tasks.partition import Indices, SampleOrder
-from fedgmr.tasks.task import Task
 from fedgmr.training.execution import TRITON, ExecutionSettings
 from fedgmr.training.executor import Executor
 from fedgmr.training.graphed.executor import GraphedExecutor
@@ -25,7 +22,6 @@ from fedgmr.training.graphed.memory import StaticWorkspace
 from fedgmr.training.plain.dropout import OwnDropout
 from fedgmr.training.plain.sequential import SequentialExecutor
 from fedgmr.training.plain.threaded import ThreadedExecutor
-from fedgmr.training.rules import LocalRule
 from fedgmr.training.schedules import TrainingSettings
 from fedgmr.training.sparse.break_even import ASSUMED, LayerWork
 from fedgmr.training.sparse.cut import SparseCutter
@@ -46,44 +42,21 @@ _SMALL = 4e8
 class LocalTraining:
     """Everything that the executors of a run are made of."""
 
-    task: Task  # on the run's device
+    work: LocalWork  # its data is on the run's device
+    settings: TrainingSettings
     layout: Layout
     plan: ChannelPlan | None  # the model's channels; needed where sub-models are by width
     ladder: Ladder  # the densities that the method really uses
     by_width: bool  # sub-models are narrower networks, trained physically small
     rolling: bool  # which channels they have changes from map to map
-    rule: LocalRule
-    settings: TrainingSettings
-    execution: ExecutionSettings
-    order: SampleOrder
-    seed: int
-    held_out: Sequence[Indices] | None = None  # each client's own validation samples, where clients report the metric
-
-    @property
-    def work(self) -> LocalWork:
-        """The work of the run's tasks."""
-        return LocalWork(
-            task=self.task,
-            order=self.order,
-            rule=self.rule,
-            steps=self.settings.steps,
-            seed=self.seed,
-            held_out=self.held_out,
-            execution=self.execution,
-        )
-
-    @property
-    def device(self) -> torch.device:
-        """The device that trains the tasks."""
-        return self.task.train[0].device
 
     def chosen(self) -> tuple[ExecutionSettings, Executor]:
         """The executor that the settings name, and the settings with everything `auto` written out."""
-        wanted = self.execution.executor
+        wanted = self.work.execution.executor
         if wanted == "auto":
-            wanted = self._on_gpu() if self.device.type == "cuda" else self._on_cpu()
-        execution = replace(self.execution, executor=wanted, sparse=self._sparse_density())
-        settled = replace(self, execution=execution)
+            wanted = self._on_gpu() if self.work.device.type == "cuda" else self._on_cpu()
+        execution = replace(self.work.execution, executor=wanted, sparse=self._sparse_density())
+        settled = replace(self, work=replace(self.work, execution=execution))
         if wanted == "sequential":
             return execution, settled.sequential(natural=True)
         if wanted == "threaded":
@@ -96,50 +69,50 @@ class LocalTraining:
 
     def threaded(self) -> ThreadedExecutor:
         """A task per thread of a CPU."""
-        if self.device.type != "cpu":
+        if self.work.device.type != "cpu":
             raise ValueError(
-                f"execution.executor is threaded, which is for a CPU (here: {self.device.type}): "
+                f"execution.executor is threaded, which is for a CPU (here: {self.work.device.type}): "
                 "set execution.executor to graphed or auto."
             )
         return ThreadedExecutor(lambda: self.sequential(natural=True, draws=torch.Generator()), torch.get_num_threads())
 
     def graphed(self) -> GraphedExecutor:
         """Tasks side by side in CUDA graphs."""
-        if self.device.type != "cuda" or not self.rule.capturable(self.settings.optimizer):
+        if self.work.device.type != "cuda" or not self.work.rule.capturable(self.settings.optimizer):
             raise ValueError(
-                f"execution.executor is graphed, which needs a CUDA device (here: {self.device.type}), and for ordered "
-                "dropout plain SGD without distillation: set execution.executor to sequential or auto."
+                f"execution.executor is graphed, which needs a CUDA device (here: {self.work.device.type}), and for "
+                "ordered dropout plain SGD without distillation: set execution.executor to sequential or auto."
             )
-        return GraphedExecutor(self.work, self.static_workspace, slots=self.execution.slots)
+        return GraphedExecutor(self.work, self.static_workspace, slots=self.work.execution.slots)
 
     def stacked(self) -> StackedExecutor:
         """Tasks side by side in the same kernels."""
         plan = None
-        if self.device.type == "cuda":
+        if self.work.device.type == "cuda":
             plan = StackedExecutor.plan_for(self.work, self._model(), self.layout, self.settings.optimizer)
         if plan is None:
             raise ValueError(
                 "execution.executor is stacked, which needs a CUDA device, Triton, a chain of convolutions, ReLU, 2 x "
                 "2 maxima and linear layers in float32, and plain SGD: set execution.executor to graphed or auto."
             )
-        return StackedExecutor(self.work, plan, most=self.execution.slots)
+        return StackedExecutor(self.work, plan, most=self.work.execution.slots)
 
     def workspace(self, draws: torch.Generator | None = None) -> Workspace:
         """A workspace for the plain loop; on a CPU dropout draws from `draws`, None: PyTorch's own generator."""
         model, optimizer = self._model(), self.settings.optimizer
-        if self.device.type == "cpu":
+        if self.work.device.type == "cpu":
             OwnDropout.install(model, torch.default_generator if draws is None else draws)
         if self.by_width:
             return Workspace(self._sliced(model), optimizer)
-        if self.device.type != "cpu":
-            return Workspace(MaskedCutter(FlatModule(model, self.layout, self.device)), optimizer)
-        density = ASSUMED if self.execution.sparse == "auto" else self.execution.sparse
-        cutter = SparseCutter(model, self.layout, density=density, smallest=self.execution.sparse_from)
+        if self.work.device.type != "cpu":
+            return Workspace(MaskedCutter(FlatModule(model, self.layout, self.work.device)), optimizer)
+        density = ASSUMED if self.work.execution.sparse == "auto" else self.work.execution.sparse
+        cutter = SparseCutter(model, self.layout, density=density, smallest=self.work.execution.sparse_from)
         return Workspace(cutter, optimizer)
 
     def static_workspace(self) -> StaticWorkspace:
         """A workspace whose memory stays where it is."""
-        optimizer, model = self.settings.optimizer, self._model()
+        model, optimizer = self._model(), self.settings.optimizer
         fused = TRITON and optimizer.plain and self.layout.dtype == torch.float32  # the kernels compute in float32
         spatial = any(len(place.shape) == 4 for place in self.layout.parameters)
         lying = optimizer.plain and spatial and (fused or lies_channels_last(self.layout))
@@ -147,16 +120,20 @@ class LocalTraining:
         if self.by_width:
             cutter = self._sliced(model, channels_last=lying, fused=fused)
         else:
-            module = FlatModule(fuse(model) if fused else model, self.layout, self.device, channels_last=lying)
+            module = FlatModule(fuse(model) if fused else model, self.layout, self.work.device, channels_last=lying)
             cutter = MaskedCutter(module)
-        return StaticWorkspace(cutter, optimizer, needs_mask=self.rule.needs_mask, fused=fused)
+        return StaticWorkspace(cutter, optimizer, needs_mask=self.work.rule.needs_mask, fused=fused)
 
     def _model(self) -> nn.Module:
-        return self.task.initial_model(self.seed)
+        return self.work.task.initial_model(self.work.seed)
+
+    def _batch(self) -> Tensor:
+        task = self.work.task
+        return task.inputs(task.train[0][: self.settings.batch_size])
 
     def _sliced(self, model: nn.Module, *, channels_last: bool = False, fused: bool = False) -> SlicedCutter:
         frozen = any(not parameter.requires_grad for parameter in model.parameters())
-        if self.rolling and (frozen or (self.layout.buffers and self.rule.tracks_statistics)):
+        if self.rolling and (frozen or (self.layout.buffers and self.work.rule.tracks_statistics)):
             raise ValueError(
                 "method.ranking is rolling_window and the model has frozen parameters or running statistics, which "
                 "do not roll: use width_prefix, or local: {kind: width_sgd, norm: batch}."
@@ -167,9 +144,9 @@ class LocalTraining:
             self.layout,
             self.plan,
             self.ladder,
-            self.device,
-            scaler=self.rule.scaler,
-            per_width=self.rule.per_width,
+            self.work.device,
+            scaler=self.work.rule.scaler,
+            per_width=self.work.rule.per_width,
             channels_last=channels_last,
             prepare=fuse if fused else None,
         )
@@ -178,31 +155,29 @@ class LocalTraining:
         work, optimizer = self.work, self.settings.optimizer
         if StackedExecutor.plan_for(work, self._model(), self.layout, optimizer) is not None:
             return "stacked"
-        possible = self.rule.capturable(optimizer) and GraphedExecutor.can_capture(work, self._model())
+        possible = self.work.rule.capturable(optimizer) and GraphedExecutor.can_capture(work, self._model())
         return "graphed" if possible else "sequential"
 
     def _on_cpu(self) -> Literal["sequential", "threaded"]:
         if torch.get_num_threads() == 1:
             return "sequential"
         model = OwnDropout.install(self._model(), torch.Generator()).train()
-        inputs = self.task.inputs(self.task.train[0][: self.settings.batch_size])
         before = torch.default_generator.get_state()
         with torch.random.fork_rng(devices=[]):
-            products = _products(model, inputs)
+            products = _products(model, self._batch())
             draws = not torch.equal(torch.default_generator.get_state(), before)
         return "threaded" if products <= _SMALL and not draws else "sequential"
 
     def _sparse_density(self) -> float:
         """The density up to which large linear layers are sparse; for `auto` the break-even point on this machine."""
-        execution = self.execution
+        execution = self.work.execution
         if execution.sparse != "auto":
             return execution.sparse
-        if self.device.type != "cpu" or self.by_width or min(self.ladder) == 1 or execution.autocast != "none":
+        if self.work.device.type != "cpu" or self.by_width or min(self.ladder) == 1 or execution.autocast != "none":
             return 0.0
         model = self._model()
         layers = SparseCutter.large_layers(model, self.layout, execution.sparse_from)
-        inputs = self.task.inputs(self.task.train[0][: self.settings.batch_size])
-        largest = LayerWork.observe(model, layers, inputs) if layers else None
+        largest = LayerWork.observe(model, layers, self._batch()) if layers else None
         return 0.0 if largest is None else largest.break_even(steps=self.settings.steps, dtype=self.layout.dtype)
 
 

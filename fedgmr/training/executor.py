@@ -15,8 +15,6 @@ class Executor(Protocol):
     @property
     def ahead(self) -> bool:
         """Whether it pays to hand over tasks before their updates are due, beside those that are."""
-        ...
 
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         """Return one update per task, in order."""
-        ...

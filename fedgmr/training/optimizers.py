@@ -1,7 +1,6 @@
 """Optimisers: a step of plain SGD, or of Adam with fresh moments for every task (A28).
 
-An optimiser in a recipe is a value; the memory of a task is in the `Descent` that it begins, and ends
-with the task.
+An optimiser in a recipe is a value; the memory of a task is in the `Descent` that it begins, and ends with the task.
 Nothing here looks at a tensor's values, so the steps of a task can be captured as a CUDA graph. Read next:
 `submodel/workspace.py`, where `SubModel.descend` calls it.
 """
@@ -29,7 +28,6 @@ class Optimizer(Protocol):
 
     def begin(self, model: Tensor, /) -> Descent:
         """Begin a new task; `model` is the full flat vector, for its size, type and device."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +86,8 @@ class _AdamSteps:
             self._sub = sub
         self.taken += 1
         (mean, square), beta1, beta2 = self._moments, self.settings.beta1, self.settings.beta2
-        gradient = _as_vector(sub, gradients)
+        gradient = torch.empty_like(sub.flat)
+        torch._foreach_copy_(sub.cut.module.views(gradient), list(gradients))
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = (square.sqrt() / (1 - beta2**self.taken) ** 0.5).add_(self.settings.eps)
@@ -105,22 +104,12 @@ class _AdamSteps:
         if self._all is None:
             self._all = torch.zeros_like(self.model), torch.zeros_like(self.model)
         for whole, part in zip(self._all, self._moments, strict=True):
-            own, outside = self._sub.coordinates, self._sub.outside
+            own, outside = self._sub.cut.coordinates, self._sub.outside
             kept = part if outside is None else torch.where(outside, _entries(whole, own), part)
             whole.copy_(kept) if own is None else whole.index_copy_(0, own.long(), kept)
-        mean, square = (_entries(whole, sub.coordinates).clone() for whole in self._all)
+        mean, square = (_entries(whole, sub.cut.coordinates).clone() for whole in self._all)
         return mean, square
 
 
 def _entries(whole: Tensor, coordinates: Tensor | None) -> Tensor:
     return whole if coordinates is None else whole[coordinates]
-
-
-def _as_vector(sub: "SubModel", gradients: Sequence[Tensor]) -> Tensor:
-    """The gradients in the order of the sub-model's vector, in which a parameter may lie channels last."""
-    if all(parameter.is_contiguous() for parameter in sub.parameters):
-        return torch.cat([part.reshape(-1) for part in gradients])
-    vector, start = torch.empty_like(sub.flat), sub.flat.storage_offset()
-    views = [vector.as_strided(p.shape, p.stride(), p.storage_offset() - start) for p in sub.parameters]
-    torch._foreach_copy_(views, list(gradients))
-    return vector

@@ -6,7 +6,6 @@ client, mini-batch). A rule also says what an executor has to know about it, so 
 stacked wherever it can be.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -32,8 +31,8 @@ class Stacking:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalRule(ABC):
-    """The training on one mini-batch. Your own rule gives `kind` and `step`, and overrides what differs."""
+class LocalRule:
+    """The training on one mini-batch. Your own rule gives `kind`, and overrides what differs."""
 
     kind: ClassVar[str]
     needs_mask: ClassVar[bool] = False  # the rule looks at which weights are outside the sub-model (`SubModel.masks`)
@@ -72,9 +71,12 @@ class LocalRule(ABC):
         """Choose the level that the client's mini-batch `number` trains."""
         return task.level
 
-    @abstractmethod
     def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
         """Train on the mini-batch at `level`, which `self.level` chose; returns the detached loss."""
+        sub = workspace.open(level)
+        loss = sub.loss_on(inputs, targets)
+        sub.descend(sub.gradients(loss))
+        return loss.detach()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +92,15 @@ class PlainSGD(LocalRule):
         return None if self.proximal else Stacking()
 
     def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
-        """Forward, backward, one step."""
+        """Forward, backward, one step; the proximal term is in the gradients and not in the loss returned."""
+        if not self.proximal:
+            return super().step(workspace, inputs, targets, level)
         sub = workspace.open()
-        pull = self._pull(sub) if self.proximal else None
-        loss = sub.loss_on(inputs, targets)
-        sub.descend(sub.gradients(loss if pull is None else loss + pull))
-        return loss.detach()
-
-    def _pull(self, sub: SubModel) -> Tensor:
         distances = [(p - s).square().sum() for p, s in zip(sub.parameters, sub.start, strict=True)]
-        return torch.stack(distances).sum() * (self.proximal / 2)
+        pull = torch.stack(distances).sum() * (self.proximal / 2)
+        loss = sub.loss_on(inputs, targets)
+        sub.descend(sub.gradients(loss + pull))
+        return loss.detach()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +127,6 @@ class WidthSGD(LocalRule):
     def stacking(self) -> Stacking | None:
         """All weights of the narrow network take part; there is no scaler in a stack."""
         return None if self.scaler else Stacking(narrow=True)
-
-    def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
-        """Forward, backward, one step; scaler and masked loss are in place already."""
-        sub = workspace.open()
-        loss = sub.loss_on(inputs, targets)
-        sub.descend(sub.gradients(loss))
-        return loss.detach()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,25 +163,22 @@ class OrderedDropout(LocalRule):
     def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
         """One step at the drawn width; with distillation a step at the own width and the drawn one, gradients added."""
         if not self.distillation or level == workspace.task.level:
-            sub = workspace.open(level)
-            loss = sub.loss_on(inputs, targets)
-            sub.descend(sub.gradients(loss))
-            return loss.detach()
+            return super().step(workspace, inputs, targets, level)
         own = workspace.open()
         outputs = own.module(inputs)
         loss = own.loss(outputs, targets)
         gradients = own.gradients(loss)
         narrow = workspace.open(level)
         student = narrow.module(inputs)
-        narrow.descend(narrow.gradients(self._distil(student, outputs.detach())))
+        teacher = outputs.detach()
+        if self.soft_targets == "sigmoid":
+            distilled = functional.binary_cross_entropy_with_logits(student, teacher.sigmoid())
+        else:
+            distilled = functional.cross_entropy(student, teacher.softmax(-1))
+        narrow.descend(narrow.gradients(distilled))
         # Both gradients were taken at the same weights; the narrow step is in the client's values already.
         workspace.open().descend(gradients)
         return loss.detach()
-
-    def _distil(self, student: Tensor, teacher: Tensor) -> Tensor:
-        if self.soft_targets == "sigmoid":
-            return functional.binary_cross_entropy_with_logits(student, teacher.sigmoid())
-        return functional.cross_entropy(student, teacher.softmax(-1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ class Schedule(Protocol):
 
     def factor(self, tick: float) -> float:
         """The factor on the learning rate at a tick."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,9 +53,17 @@ class LocalWork:
         draws = generator(self.seed, "augment", task.client, task.first_batch)
         return self.task.augment.draw(draws, self.steps * self.order.batch_size)
 
-    def draw_seed(self, task: ClientTask) -> int:
-        """The seed of everything the model draws while it trains on the task (dropout)."""
-        return derived_seed(self.seed, "local", task.client, task.first_batch)
+    def seed_draws(self, task: ClientTask, draws: torch.Generator | None = None) -> None:
+        """Seed `draws`, None: PyTorch's generator, for all that the model draws while it trains on the task (dropout).
+
+        `torch.manual_seed` also queues a call, with its stack, for every kind of device not in use: slow, and it
+        piles up.
+        """
+        seed = derived_seed(self.seed, "local", task.client, task.first_batch)
+        if draws is None and self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        else:
+            (torch.default_generator if draws is None else draws).manual_seed(seed)
 
     def levels(self, task: ClientTask) -> list[int]:
         """The level each of the task's mini-batches trains."""

@@ -67,10 +67,10 @@ def objects_of(task: Task, method: str = "fedgmr", *, tf32: bool = False, slots:
 def stacked(run: Assembly) -> StackedExecutor:
     """The run's stacked executor, also on a CPU: the interpreter runs there."""
     training = training_of(run)
-    work, model = training.work, run.task.initial_model(training.seed)
+    work, model = training.work, run.task.initial_model(training.work.seed)
     plan = StackedExecutor.plan_for(work, model, run.layout, training.settings.optimizer)
     assert plan is not None
-    return StackedExecutor(work, plan, most=training.execution.slots)
+    return StackedExecutor(work, plan, most=training.work.execution.slots)
 
 
 def trained(run: Assembly, *, stacks: bool) -> list[Update]:

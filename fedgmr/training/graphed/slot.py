@@ -53,7 +53,7 @@ class Slot:
             self._all_steps(task, levels, batches, drawn, loss)
         else:
             with self._own_draws():
-                _seed(work.device, work.draw_seed(task))
+                work.seed_draws(task)
                 self._all_steps(task, levels, batches, drawn, loss)
         values, buffers = workspace.finish(natural=True)
         return work.update(task, values, buffers, loss, report, natural=True)
@@ -164,13 +164,6 @@ class Slot:
     def _mark_absent(self, client: int) -> None:
         if self._absent is not None:
             self._absent.copy_(self.work.absent(client, len(self._absent)))
-
-
-def _seed(device: torch.device, seed: int) -> None:
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)
 
 
 def _generator(device: torch.device) -> torch.Generator:

@@ -20,13 +20,9 @@ class SequentialExecutor:
     def __init__(
         self, work: LocalWork, workspace: Workspace, *, natural: bool = False, draws: torch.Generator | None = None
     ) -> None:
-        """Make the executor.
+        """Train in `workspace`, where the model draws from `draws`, None: from PyTorch's own generator.
 
-        Args:
-            work: the work of a task.
-            workspace: where it is done.
-            natural: whole models are handed over in natural order, to a server in the same process.
-            draws: the generator that the model draws from while it trains; None: PyTorch's own.
+        `natural`: whole models are handed over in natural order, to a server in the same process.
         """
         self.work, self.workspace, self.natural, self.draws = work, workspace, natural, draws
 
@@ -41,7 +37,7 @@ class SequentialExecutor:
         with torch.random.fork_rng(devices=[], enabled=shared), formats:
             workspace.begin(task, work.loss_of(task.client))
             report = None if work.held_out is None else work.report(task, workspace.open().module)
-            self._seed_draws(work.draw_seed(task))
+            work.seed_draws(task, self.draws)
             drawn = work.drawn(task)
             batches = torch.from_numpy(work.batches(task)).to(work.device)
             inputs, targets = work.prepared(batches, None if drawn is None else torch.from_numpy(drawn))
@@ -52,16 +48,3 @@ class SequentialExecutor:
             values, buffers = workspace.finish(natural=self.natural)
         loss = float(work.mean_loss(losses, values))
         return work.update(task, values, buffers, loss, report, natural=self.natural)
-
-    def _seed_draws(self, seed: int) -> None:
-        """Seed the generator that dropout draws from, on this device alone.
-
-        `torch.manual_seed` also queues a call, with its stack, for every kind of device not in use: slow, and it
-        piles up.
-        """
-        if self.draws is not None:
-            self.draws.manual_seed(seed)
-        elif self.work.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-        else:
-            torch.default_generator.manual_seed(seed)

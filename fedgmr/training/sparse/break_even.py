@@ -6,6 +6,8 @@ work do not decide. Read next: `cut.py`.
 """
 
 import time
+import timeit
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -36,26 +38,20 @@ class LayerWork:
     @classmethod
     def observe(cls, module: nn.Module, layers: Mapping[str, nn.Linear], inputs: Tensor) -> "LayerWork | None":
         """Run `module` on `inputs`: the work of the one of `layers` with the most; None where it uses none of them."""
-        rows: dict[str, int] = {}
+        rows: Counter[nn.Module] = Counter()
 
-        def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-            def hook(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-                rows[name] = rows.get(name, 0) + given[0][..., 0].numel()
+        def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+            rows[layer] += given[0][..., 0].numel()
 
-            return hook
-
-        hooks = [layer.register_forward_pre_hook(note(name)) for name, layer in layers.items()]
+        hooks = [layer.register_forward_pre_hook(note) for layer in layers.values()]
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 module.eval()(inputs)
         finally:
             for hook in hooks:
                 hook.remove()
-        works = [
-            cls(outputs=layer.out_features, inputs=layer.in_features, rows=rows[name])
-            for name, layer in layers.items()
-            if name in rows
-        ]
+        used = [layer for layer in layers.values() if layer in rows]
+        works = [cls(outputs=layer.out_features, inputs=layer.in_features, rows=rows[layer]) for layer in used]
         return max(works, key=lambda work: work.outputs * work.inputs * work.rows, default=None)
 
     def break_even(self, *, steps: int, dtype: torch.dtype) -> float:
@@ -98,9 +94,4 @@ def _step(
 def _seconds(step: Callable[[], None], clock: Callable[[], float]) -> float:
     """The fastest of some repetitions, after one to warm up."""
     step()
-    best = float("inf")
-    for _ in range(_REPEATS):
-        began = clock()
-        step()
-        best = min(best, clock() - began)
-    return best
+    return min(timeit.repeat(step, timer=clock, repeat=_REPEATS, number=1))

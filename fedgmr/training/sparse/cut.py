@@ -5,7 +5,7 @@ no room for the others: no full-size product, gradient, update or mask is left. 
 `break_even.py`, how few is few enough.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -38,11 +38,15 @@ class _DenseModule(FlatModule):
 
     def attach(self) -> None:
         """Let the module compute with this vector, every layer dense."""
+        self.make_dense(zip(self.parameters, self._views, strict=True))
+
+    def make_dense(self, views: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Make every layer dense, and let these parameters be views of a vector."""
         for layer in self.layers.values():
             layer.sparse = None
         for convolution in self.convolutions.values():
             convolution.live = None
-        for parameter, view in zip(self.parameters, self._views, strict=True):
+        for parameter, view in views:
             parameter.data = view
 
 
@@ -53,6 +57,7 @@ class _SparseModule(FlatModule):
         self.dense, self.module, self.buffers, self.layout = dense, dense.module, dense.buffers, layout
         self.flat = torch.empty(layout.size, dtype=layout.dtype)
         self.order = self.inverse = None
+        self._channels_last = False
         self.parameters = list(dense.parameters)
         self._sparse: list[tuple[SparseLinear, SparseWeight]] = []
         self._live: list[tuple[LiveConv2d, Tensor]] = []
@@ -70,12 +75,7 @@ class _SparseModule(FlatModule):
 
     def attach(self) -> None:
         """Let the module compute with this vector."""
-        for layer in self.dense.layers.values():
-            layer.sparse = None
-        for convolution in self.dense.convolutions.values():
-            convolution.live = None
-        for parameter, view in self._dense:
-            parameter.data = view
+        self.dense.make_dense(self._dense)
         for layer, weight in self._sparse:
             layer.sparse = weight
         for convolution, live in self._live:

@@ -108,11 +108,9 @@ class Cutter(Protocol):
 
     def cut(self, levels: LevelMap, level: int, /) -> Cut:
         """Make the cut of a level."""
-        ...
 
     def key(self, level: int, /) -> int:
         """Name the level's module: levels with the same key share one."""
-        ...
 
 
 class MaskedCutter:

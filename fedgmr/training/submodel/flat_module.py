@@ -4,12 +4,10 @@ Convolution weights may lie channels last in the vector, which a GPU works throu
 order of its own. Read next: `cut.py`, how a sub-model lies in such a vector.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
-from fedgmr.submodels.layout import Layout, TensorPlace
+from fedgmr.submodels.layout import Layout
 
 
 class FlatModule:
@@ -25,10 +23,11 @@ class FlatModule:
         self.parameters: list[Tensor] = [named[place.name] for place in layout.parameters]
         # Int32: the layout's coordinate of each entry of `flat`, and the reverse; None where they are the same.
         self.order = self.inverse = None
+        self._channels_last = channels_last
         if channels_last:
-            order = _channels_last_order(layout.parameters, device)
-            entries = torch.arange(len(order), device=device)
-            self.order, self.inverse = order.int(), torch.empty_like(order).scatter_(0, order, entries).int()
+            entries = torch.arange(layout.size, device=device)
+            inverse = torch.cat([view.reshape(-1) for view in self.views(entries)])
+            self.order, self.inverse = torch.empty_like(inverse).scatter_(0, inverse, entries).int(), inverse.int()
             for parameter, view in zip(self.parameters, self.views(self.flat), strict=True):
                 parameter.data = view
         travelling = {place.name for place in layout.buffers}
@@ -39,7 +38,7 @@ class FlatModule:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """One view per parameter of a vector that is ordered as `flat` is."""
-        if self.order is None:
+        if not self._channels_last:
             return self.layout.views(flat)
         views = []
         for place in self.layout.parameters:
@@ -55,12 +54,3 @@ class FlatModule:
         """Set buffers outside the layout (batch counters, caches) back to their initial values."""
         for buffer, initial in self._counters:
             buffer.copy_(initial)
-
-
-def _channels_last_order(places: Sequence[TensorPlace], device: torch.device) -> Tensor:
-    """For each entry of a vector whose 4-dimensional tensors lie channels last, its coordinate in the layout."""
-    parts = []
-    for place in places:
-        part = torch.arange(place.start, place.stop, device=device).view(place.shape)
-        parts.append((part.permute(0, 2, 3, 1) if len(place.shape) == 4 else part).reshape(-1))
-    return torch.cat(parts)

@@ -38,18 +38,11 @@ class SlicedCutter:
         channels_last: bool = False,
         prepare: Prepare | None = None,
     ) -> None:
-        """Slice `model` as its levels are asked for.
+        """Slice `model`, which stays as it is, to small modules on `device` as its levels are asked for.
 
-        Args:
-            model: the whole model; stays as it is.
-            layout: of the whole model.
-            plan: its channels.
-            ladder: the densities.
-            device: where the small modules are.
-            scaler: divide hidden activations by the width in training; None: where the model has batch norm.
-            per_width: a client's buffers are one block per level, not one for all.
-            channels_last: convolution weights lie channels last.
-            prepare: changes a small module before it is used; parameters keep their names.
+        With `scaler` hidden activations are divided by the width in training; None: where the model has batch norm.
+        With `per_width` a client's buffers are one block per level, not one for all. With `channels_last` convolution
+        weights lie so. `prepare` changes a small module before it is used; parameters keep their names.
         """
         self.model, self.layout, self.plan, self.device = model.to(device), layout, plan, device
         self.widths = solve_widths(plan, layout, ladder)

@@ -19,20 +19,11 @@ from fedgmr.submodels.channels.plan import ChannelPlan
 
 
 def slice_module(model: nn.Module, plan: ChannelPlan, kept: Mapping[int, Tensor], *, scale: float = 1.0) -> nn.Module:
-    """Make a small copy of `model` with only the kept channels.
+    """Make a small copy of `model` with only the kept channels: ascending, by index of the group; one left out stays.
 
-    A group norm is sliced where whole groups of it are kept: its statistics are then those of the whole module. Each
-    `nn.MultiheadAttention` becomes a `SlicedAttention`.
-
-    Args:
-        model: the whole module; stays as it is.
-        plan: its channels.
-        kept: ascending channels by index of the group; a group left out is kept whole.
-        scale: HeteroFL's scaler: multiplies the output of every hidden layer in training. In attention the queries,
-            keys and values are multiplied too, each being the output of a linear layer.
-
-    Raises:
-        ValueError: a group norm would keep parts of its groups; the layer is named.
+    A group norm is sliced where whole groups of it are kept: its statistics are then those of the whole module. Else a
+    ValueError names the layer. Each `nn.MultiheadAttention` becomes a `SlicedAttention`. HeteroFL's `scale` multiplies
+    the output of every hidden layer in training; in attention also queries, keys and values, outputs of linear layers.
     """
     masks = [torch.ones(group.size, dtype=torch.bool) for group in plan.groups]
     for index, channels in kept.items():

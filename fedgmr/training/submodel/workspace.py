@@ -38,11 +38,6 @@ class SubModel:
     dropping: Dropping = Dropping()
 
     @property
-    def level(self) -> int:
-        """The level of the sub-model."""
-        return self.cut.level
-
-    @property
     def module(self) -> nn.Module:
         """The module that computes with the sub-model."""
         return self.cut.module.module
@@ -61,11 +56,6 @@ class SubModel:
     def flat(self) -> Tensor:
         """All parameters as one vector."""
         return self.cut.module.flat
-
-    @property
-    def coordinates(self) -> Tensor | None:
-        """The places of `flat`'s entries in the full vector; None if it is the full vector."""
-        return self.cut.coordinates
 
     @cached_property
     def notes(self) -> dict[str, Any]:
@@ -127,7 +117,7 @@ class Workspace:
     def open(self, level: int | None = None) -> SubModel:
         """Lay out the sub-model of `level` (the task's own by default) with the client's current values."""
         level = self.task.level if level is None else level
-        if self._opened is None or self._opened.level != level:
+        if self._opened is None or self._opened.cut.level != level:
             self._take_back()
             cut = self.cut(level)
             mask = self._bit_mask(cut)
@@ -147,7 +137,7 @@ class Workspace:
         """
         opened = self.open() if self._opened is None else self._opened
         natural = natural and self.task.levels.whole(self.task.level)
-        if self._state is None and opened.level == self.task.level:
+        if self._state is None and opened.cut.level == self.task.level:
             self._keep_statistics(opened.cut)
             return opened.cut.whole_model() if natural else opened.cut.values(), self._buffers
         self._take_back()
