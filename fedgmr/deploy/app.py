@@ -28,12 +28,7 @@ def write_app(folder: Path, recipe: Recipe, output: Path) -> None:
 
 
 def write_project(folder: Path, recipe: Recipe) -> None:
-    """Write a folder for a fleet of machines: the app, README, systemd units, certificates.sh, nginx.conf.
-
-    Args:
-        folder: new or empty.
-        recipe: with real seconds and a period.
-    """
+    """Write a new folder for a fleet of machines: the app of a paced recipe, README, units, certificates.sh, nginx."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingError(f"DIR is {str(folder)!r}, which is not empty: give a new folder.")
     name = _project_name(recipe.name)

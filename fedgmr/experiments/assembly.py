@@ -47,11 +47,6 @@ class Assembly(Generic[F]):
     fleet: F
     evaluator: Evaluator
 
-    @property
-    def layout(self) -> Layout:
-        """The layout of the model."""
-        return self.server.layout
-
 
 def resolve(recipe: Recipe, task: Task) -> Recipe:
     """The recipe with every derived setting written out."""
@@ -163,12 +158,9 @@ def make_training(
 
 
 def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = None) -> tuple[Server, Evaluator]:
-    """Make the server of a resolved recipe and the evaluator of its models.
+    """Make the server of a resolved recipe and the evaluator of its models, with the task on the run's device.
 
-    Args:
-        recipe: resolved.
-        task: on the device of the run.
-        parts: the clients' samples; None where only they know them.
+    `parts` are the clients' samples; None where only they know them.
     """
     method, device = recipe.method, task.train[0].device
     layout = task.layout()

@@ -9,6 +9,7 @@ so is part of an evaluation. Merging and recording are left out.
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -62,12 +63,7 @@ class Estimate:
 
 
 def estimate_runs(runs: Sequence[PlannedRun], stores: Sequence[Path]) -> Estimate:
-    """Estimate how long what is left of each planned run will take, alone on this device.
-
-    Args:
-        runs: a plan.
-        stores: directories with finished runs to go by.
-    """
+    """Estimate how long the rest of each run of a plan takes, alone on this device; `stores` have runs to go by."""
     to_do = list({run.name: run for run in runs if run.to_do}.values())
     rates = _finished_rates(stores) if to_do else {}
     seconds: dict[str, float | None] = {}
@@ -96,20 +92,17 @@ def time_recipes(recipes: Sequence[Mapping[str, Any]]) -> list[float | None]:
         recipe = recipe_from(given)
         # Seeds differ in noise alone, so one of them stands for all.
         data = plain(replace(recipe, seed=0))
-        alike = json.dumps(data, sort_keys=True)
+        alike, way, source = (json.dumps(part, sort_keys=True) for part in (data, _way(data), data["task"]))
         if alike not in known:
-            way = json.dumps(_way(data), sort_keys=True)
-            try:
+            known[alike] = None
+            with suppress(ValueError, OSError, ArithmeticError):
                 if way not in probes:
                     probes[way] = None
-                    source = json.dumps(data["task"], sort_keys=True)
                     if source not in tasks:
                         tasks = {source: make_task(recipe)}  # one at a time in memory
                     probes[way] = Probe.measure(recipe, tasks[source])
-                probe = probes[way]
-                known[alike] = None if probe is None else probe.run_seconds(recipe)
-            except (ValueError, OSError, ArithmeticError):
-                known[alike] = None
+                if probe := probes[way]:
+                    known[alike] = probe.run_seconds(recipe)
         seconds.append(known[alike])
     return seconds
 
@@ -142,7 +135,7 @@ class Probe:
             updates = (_wall_seconds(device, executor.train, tasks) / len(tasks),) * len(levels)
         evaluated = _wall_seconds(device, assembly.evaluator.test, server.model, server.buffers)
         return cls(
-            layout=assembly.layout,
+            layout=server.layout,
             updates=updates,
             sample=evaluated / count,
             test=len(task.test[0]),
@@ -151,49 +144,41 @@ class Probe:
 
     def run_seconds(self, recipe: Recipe) -> float:
         """Wall seconds of a run: client updates, evaluations, and the validations of restoration."""
-        pace = Pace.predict(recipe, self.layout)
+        updates, merges = count_updates(recipe, self.layout)
         every = resolve_times(recipe, lambda: self.layout).evaluation.every_seconds
         assert every is not None
         evaluated = (recipe.seconds / every + 2) * self.test
         if recipe.method.restoration is not None:
             levels = len({link.density for link in recipe.fleet.resolved_links()} - {1.0})
-            evaluated += pace.merges / recipe.method.interval * levels * self.validation
-        trained = sum(number * took for number, took in zip(pace.updates, self.updates, strict=True))
+            evaluated += merges / recipe.method.interval * levels * self.validation
+        trained = sum(number * took for number, took in zip(updates, self.updates, strict=True))
         return trained + evaluated * self.sample
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """The number of updates and merges in a run."""
+def count_updates(recipe: Recipe, layout: Layout) -> tuple[list[float], float]:
+    """Client updates at each level of the ladder, and merges, in the recipe's time budget if no client is restored."""
+    recipe = resolve_times(recipe, lambda: layout)
+    links = recipe.fleet.resolved_links()
+    updates, merges = [0] * len(recipe.method.levels_in_ladder), 0
 
-    updates: tuple[float, ...]  # by clients of each level of the ladder
-    merges: float
+    def count(server: Server, fleet: SimulatedFleet) -> None:
+        nonlocal merges
+        merges, updates[:] = server.tick, [0] * len(updates)
+        for level, number in zip(server.client_levels, server.updates, strict=True):
+            updates[level] += number
 
-    @classmethod
-    def predict(cls, recipe: Recipe, layout: Layout) -> "Pace":
-        """Client updates and merges in the recipe's time budget, if no client is restored."""
-        recipe = resolve_times(recipe, lambda: layout)
-        links = recipe.fleet.resolved_links()
-        updates, merges = [0] * len(recipe.method.levels_in_ladder), 0
-
-        def count(server: Server, fleet: SimulatedFleet) -> None:
-            nonlocal merges
-            merges, updates[:] = server.tick, [0] * len(updates)
-            for level, number in zip(server.client_levels, server.updates, strict=True):
-                updates[level] += number
-
-        single = isinstance(recipe.method.coordination, Asynchronous)  # a merge is one update there
-        fleet = run_untrained(
-            layout,
-            make_network(recipe, layout, links),
-            replace(recipe.method, restoration=None),
-            ticks=_TICKS * (len(links) if single else 1),
-            seconds=recipe.seconds,
-            seed=recipe.seed,
-            after_tick=count,
-        )
-        share = recipe.seconds / fleet.now if fleet.now else 0.0
-        return cls(updates=tuple(number * share for number in updates), merges=merges * share)
+    single = isinstance(recipe.method.coordination, Asynchronous)  # a merge is one update there
+    fleet = run_untrained(
+        layout,
+        make_network(recipe, layout, links),
+        replace(recipe.method, restoration=None),
+        ticks=_TICKS * (len(links) if single else 1),
+        seconds=recipe.seconds,
+        seed=recipe.seed,
+        after_tick=count,
+    )
+    share = recipe.seconds / fleet.now if fleet.now else 0.0
+    return [number * share for number in updates], merges * share
 
 
 def _finished_rates(stores: Sequence[Path]) -> dict[tuple[str, str], list[float]]:

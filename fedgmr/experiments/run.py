@@ -36,7 +36,6 @@ class Watcher(Protocol):
         self, *, seconds: float, tick: int, accuracy: float, density: float, bytes_up: int, bytes_down: int
     ) -> None:
         """Be told where the run stands."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,7 +7,8 @@ without training (`fedgmr/experiments/time_model.py`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from fedgmr.experiments.assembly import resolve_times
 from fedgmr.experiments.time_model import run_untrained
@@ -67,16 +68,7 @@ def ims_cost_table(
                 )
                 place = f"{'with' if ims else 'w/o'} IMS, {HETEROGENEITIES[fleet]}", f"{count} clients"
                 cells[place] = Cell(ours=Measure(mean=whole * each), paper=Measure(mean=theirs))
-    block = Block(
-        title="",
-        rows=tuple(dict.fromkeys(row for row, _ in cells)),
-        columns=tuple(dict.fromkeys(column for _, column in cells)),
-        cells=cells,
-        row_name="sending, fleet",
-        column_name="clients",
-        digits=0,
-        relative=True,
-    )
+    block = Block(title="", cells=cells, row_name="sending, fleet", column_name="clients", digits=0, relative=True)
     return Table(
         name="ims-cost",
         title="Communication cost with and without IMS",
@@ -123,30 +115,19 @@ def communication_table(
             for key, title in _QUANTITIES.items():
                 place = f"{title}, {stage} the first restoration", f"{name}x client"
                 cells[place] = Cell(ours=Measure(mean=ours[key]), paper=Measure(mean=theirs[stage][key]))
-    rows = tuple(dict.fromkeys(row for row, _ in cells))
-    block = Block(
-        title="",
-        rows=rows,
-        columns=tuple(dict.fromkeys(column for _, column in cells)),
-        cells=cells,
-        row_name="quantity",
-        column_name="client",
-        uncoloured=rows,
-        relative=True,
-    )
+    block = Block(title="", cells=cells, row_name="quantity", column_name="client", relative=True)
     return Table(
         name="communication",
         title="Communication under fixed-time restoration",
         about="FEMNIST, High: what one participation of a client costs, and how often it takes part; computed by the "
         "network model.",
-        blocks=(block,),
+        blocks=(replace(block, uncoloured=block.rows),),
         notes=("the paper gives updates per merge as approximate", "MB are MiB (A21)"),
         comparable=settings == PAPER_SIZES,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Count:
+class _Count(NamedTuple):
     """A moment of the run, by client."""
 
     tick: int
@@ -167,8 +148,7 @@ def _count(ticks: int, settings: NetworkSettings, seed: int) -> list[_Count]:
         # The stage before ends with the last tick at the old densities: the restoration is part of tick `ticks`.
         if server.tick in (_SETTLING, ticks - 1, ticks + _SETTLING, 2 * ticks - 1):
             density = [server.density(client) for client in range(fleet.clients)]
-            updates, bytes_up = list(server.updates), list(fleet.bytes_up)
-            counts.append(_Count(tick=server.tick, density=density, updates=updates, bytes_up=bytes_up))
+            counts.append(_Count(server.tick, density, list(server.updates), list(fleet.bytes_up)))
 
     run_untrained(
         layout,

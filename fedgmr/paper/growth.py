@@ -71,17 +71,8 @@ class GrowthStudy(Study):
                 cells[row, final] = _cell(
                     found, [float(100 * run.history.accuracy[-_FINAL:].mean()) for run in found.runs]
                 )
-            blocks.append(
-                Block(
-                    title=setting.long_title,
-                    rows=tuple(runs.rows.values()),
-                    columns=(*columns.values(), final),
-                    cells=cells,
-                    row_name="density",
-                    column_name="stage",
-                    digits=3,
-                )
-            )
+            block = Block(title=setting.long_title, cells=cells, row_name="density", column_name="stage", digits=3)
+            blocks.append(block)
         return tuple(blocks)
 
     def notes(self, runs: StudyRuns) -> list[str]:

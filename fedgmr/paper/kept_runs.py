@@ -16,7 +16,7 @@ from fedgmr.experiments.sweep.keys import changes_results
 from fedgmr.paper.accuracy import accuracy_at_t_star
 from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, has_recipe, recipe_for, split_alpha
 from fedgmr.paper.numbers import ACCURACY_TABLES, Paper
-from fedgmr.paper.tables import Cell, Measure
+from fedgmr.paper.tables import Measure
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.records import Run, read_run
 from fedgmr.settings.schema import plain
@@ -127,11 +127,6 @@ class ResultRow:
     def settings(self) -> str:
         """The settings that differ from the recipe's, for people."""
         return self.runs[0].changes or "the recipe's settings"
-
-    @property
-    def cell(self) -> Cell:
-        """Our accuracy and the paper's as a cell of a table."""
-        return Cell(ours=self.ours, paper=self.paper, stand_in=bool(self.runs[0].stand_in))
 
     @property
     def seeds(self) -> set[int]:

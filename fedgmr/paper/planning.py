@@ -3,6 +3,7 @@
 `fedgmr.experiments.sweep` performs them. Read next: `making.py`, from the runs to the table.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -58,24 +59,13 @@ def studies() -> dict[str, Study]:
 
     every = (
         BaselineStudy(name="baselines", title="FedGMR and the baselines", rows=titled(PAPER)),
-        Study(
-            name="aggregation",
-            title="Rules of aggregation with and without GMR",
-            rows=_AGGREGATIONS,
-        ),
+        Study(name="aggregation", title="Rules of aggregation with and without GMR", rows=_AGGREGATIONS),
         Study(name="ablation", title="FedGMR without its parts", rows=_ABLATIONS),
         PluginStudy(name="plugin", title="GMR plugged into other methods", rows=titled(_PLUGGED)),
         PatienceStudy(
-            name="patience",
-            title="FedGMR by patience",
-            rows=patient((3, 5, 10, 20)),
-            short_rows=patient((1, 2, 3)),
+            name="patience", title="FedGMR by patience", rows=patient((3, 5, 10, 20)), short_rows=patient((1, 2, 3))
         ),
-        Study(
-            name="fixed-time",
-            title="Restoration by saturation and at fixed times",
-            rows=_FIXED_TIME,
-        ),
+        Study(name="fixed-time", title="Restoration by saturation and at fixed times", rows=_FIXED_TIME),
         GrowthStudy(
             name="density-growth",
             title="Growth of accuracy by density",
@@ -154,10 +144,9 @@ class TablePlan:
 
     def summary(self) -> str:
         """The number of runs, and their progress."""
-        counts = {
-            name: sum(run.status == name for run in self.runs) for name in ("finished", "interrupted", "diverged")
-        }
-        parts = [f"{count} {name}" for name, count in counts.items() if count or name == "finished"]
+        counts = Counter[str](run.status for run in self.runs)
+        shown = [name for name in ("finished", "interrupted", "diverged") if counts[name] or name == "finished"]
+        parts = [f"{counts[name]} {name}" for name in shown]
         text = f"{len(self.runs)} runs: {', '.join(parts)}, {len(self.to_do)} to do"
         left_out = self.without_recipe()
         return text + (f"; no recipe for {', '.join(left_out)}" if left_out else "") + "."

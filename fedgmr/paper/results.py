@@ -17,7 +17,7 @@ from fedgmr.paper.grid import Setting
 from fedgmr.paper.kept_runs import KeptRun, ResultRow
 from fedgmr.paper.numbers import Paper
 from fedgmr.paper.rendering import markdown_rows
-from fedgmr.paper.tables import STAND_IN_MARK, Block, Measure
+from fedgmr.paper.tables import STAND_IN_MARK, Block, Cell, Measure
 from fedgmr.reporting.quantities import format_seconds
 from fedgmr.settings.refusals import SettingError
 
@@ -26,7 +26,7 @@ _HEADER = (
     *("method", "settings", "ours (%)", "paper (%)", "difference", "validation (%)", "seeds"),
     *("computed in", "device", "commit"),
 )
-_WRITER = Block(title="", rows=(), columns=(), cells={})  # writes numbers as tables do
+_WRITER = Block(title="", cells={})  # writes numbers as tables do
 _COMMIT_DIGITS = 10
 
 
@@ -91,7 +91,7 @@ def _overview(finished: Sequence[KeptRun], paper: Paper) -> list[str]:
     counted = []  # whether FedGMR is first, where it and others were run
     for setting in _settings(full, paper):
         rows = ResultRow.group([kept for kept in full if kept.setting == setting], setting, paper)
-        baselines = [row for row in _ranked(rows) if row.variant in PAPER]
+        baselines = [row for row, _ in _choices(rows) if row.variant in PAPER]
         if len(baselines) > 1 and "fedgmr" in {row.variant for row in baselines}:
             counted.append(max(baselines, key=lambda row: row.ours.mean).variant == "fedgmr")
     if counted:
@@ -113,59 +113,40 @@ def _section(setting: Setting, kept: Sequence[KeptRun], paper: Paper, *, short: 
     ]
     if short:
         return text
-    for alike in _alike(rows):
-        text += _choice(alike)
-    ranked = _ranked(rows)
+    choices = _choices(rows)
+    for _, sentence in choices:
+        text += ["", sentence] if sentence else []
+    ranked = [row for row, _ in choices]
     means = {row.variant: row.ours.mean for row in ranked if row.variant in PAPER}
     if len(means) == len(PAPER):
-        theirs = paper.mri(setting).mean
-        ours = mean_relative_improvement(means)
+        ours, theirs = mean_relative_improvement(means), paper.mri(setting).mean
         text += ["", f"Mean relative improvement of FedGMR: {ours:.2f} % (paper {theirs:.2f} %)."]
     return [*text, *_ranking(ranked)]
 
 
-def _alike(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
-    """The rows that can be ranked, by variant; the recipe's own settings come first."""
+def _choices(rows: Sequence[ResultRow]) -> list[tuple[ResultRow, str]]:
+    """The row of each variant that is ranked, and a sentence on the choice where there are several.
+
+    These have the recipe's settings apart from the patience. The one with the best validation on the seeds that all
+    have is ranked, else the recipe's own: never by the test set.
+    """
     by_variant: dict[str, list[ResultRow]] = {}
     for row in sorted(rows, key=lambda row: bool(row.runs[0].changes)):
         if row.paper and row.runs[0].faithful:
             by_variant.setdefault(row.variant, []).append(row)
-    return list(by_variant.values())
-
-
-def _ranked(rows: Sequence[ResultRow]) -> list[ResultRow]:
-    """The rows to rank: the recipe's settings apart from the patience, of which one is chosen.
-
-    The one with the best validation on the seeds that all have, else the recipe's own: never by the test set.
-    """
-    return [_chosen(alike) for alike in _alike(rows)]
-
-
-def _validated(alike: Sequence[ResultRow]) -> list[tuple[float, ResultRow]] | None:
-    """Each row's validation on the seeds that all have; None where one has none."""
-    shared = set.intersection(*(row.seeds for row in alike))
-    found = [(row.validation(shared), row) for row in alike]
-    known = [(value, row) for value, row in found if value is not None]
-    return known if len(known) == len(found) else None
-
-
-def _chosen(alike: Sequence[ResultRow]) -> ResultRow:
-    known = _validated(alike)
-    return alike[0] if known is None else max(known, key=lambda pair: pair[0])[1]
-
-
-def _choice(alike: Sequence[ResultRow]) -> list[str]:
-    """The sentence on the choice of one of several rows of a method for the ranking."""
-    if len(alike) < 2:
-        return []
-    chosen, known = _chosen(alike), _validated(alike)
-    if known is None:
-        reason = "not all were validated on the same seeds"
-    else:
-        seeds = ", ".join(map(str, sorted(set.intersection(*(row.seeds for row in alike)))))
-        values = ", ".join(f"{row.settings} {value:.2f} %" for value, row in known)
-        reason = f"on held-out samples, with the seeds that all have ({seeds}): {values}"
-    return ["", f"{chosen.title} is ranked with {chosen.settings}: {reason}."]
+    choices = []
+    for alike in by_variant.values():
+        shared = set.intersection(*(row.seeds for row in alike))
+        known = [(value, row) for row in alike if (value := row.validation(shared)) is not None]
+        chosen, reason = alike[0], "not all were validated on the same seeds"
+        if len(known) == len(alike):
+            chosen = max(known, key=lambda pair: pair[0])[1]
+            values = ", ".join(f"{row.settings} {value:.2f} %" for value, row in known)
+            seeds = ", ".join(map(str, sorted(shared)))
+            reason = f"on held-out samples, with the seeds that all have ({seeds}): {values}"
+        sentence = f"{chosen.title} is ranked with {chosen.settings}: {reason}." if len(alike) > 1 else ""
+        choices.append((chosen, sentence))
+    return choices
 
 
 def _ranking(rows: Sequence[ResultRow]) -> list[str]:
@@ -173,10 +154,11 @@ def _ranking(rows: Sequence[ResultRow]) -> list[str]:
     if len(rows) < 2:
         return []
     ours = sorted(rows, key=lambda row: -row.ours.mean)
-    theirs = sorted(rows, key=lambda row: -_paper_measure(row).mean)
+    paper = {row.variant: row.paper for row in rows if row.paper}  # all: no other row is ranked
+    theirs = sorted(rows, key=lambda row: -paper[row.variant].mean)
     swapped = []
     for better, worse in combinations(ours, 2):
-        first, second = _paper_measure(better), _paper_measure(worse)
+        first, second = paper[better.variant], paper[worse.variant]
         if first.mean < second.mean:
             here, there = _gap(better.ours, worse.ours), _gap(second, first)
             swapped.append(
@@ -194,11 +176,6 @@ def _ranking(rows: Sequence[ResultRow]) -> list[str]:
     return ["", verdict, "", *orders, *swapped]
 
 
-def _paper_measure(row: ResultRow) -> Measure:
-    assert row.paper is not None, "only rows that the paper has are ranked"
-    return row.paper
-
-
 def _gap(better: Measure, worse: Measure) -> str:
     """Whether a lead is more than the two deviations together."""
     deviations = [measure.seeds_std if measure.seeds_std is not None else measure.std for measure in (better, worse)]
@@ -210,15 +187,16 @@ def _fields(row: ResultRow) -> list[str]:
     summaries = [entry.run.summary for entry in row.runs]
     seeds = sorted(seed for seed in row.seeds if row.validation({seed}) is not None)
     mean = row.validation(seeds)
+    cell = Cell(ours=row.ours, paper=row.paper, stand_in=bool(row.runs[0].stand_in))
     validation = "" if mean is None else f"{mean:.2f}"
     if mean is not None and len(seeds) < len(row.seeds):
         validation += f" (seed {', '.join(map(str, seeds))})"
     return [
         row.title,
         row.runs[0].changes or "the recipe's",
-        _WRITER.ours_text(row.cell),
+        _WRITER.ours_text(cell),
         _WRITER.measure_text(row.paper),
-        _WRITER.difference_text(row.cell) + ("" if row.runs[0].faithful else " (not comparable)"),
+        _WRITER.difference_text(cell) + ("" if row.runs[0].faithful else " (not comparable)"),
         validation,
         ", ".join(str(summary["seed"]) for summary in summaries),
         format_seconds(statistics.fmean(entry.wall_seconds for entry in row.runs)),

@@ -98,9 +98,8 @@ class Study:
                 for setting in settings
                 for variant, name in runs.rows.items()
             }
-            columns = tuple(setting.title for setting in settings)
             if settings:
-                blocks.append(Block(title=title, rows=tuple(runs.rows.values()), columns=columns, cells=cells))
+                blocks.append(Block(title=title, cells=cells))
         return tuple(blocks)
 
     def notes(self, runs: StudyRuns) -> list[str]:
@@ -121,7 +120,7 @@ class BaselineStudy(Study):
         for block in super().blocks(runs):
             here = [s for s in runs.settings if HETEROGENEITIES[s.heterogeneity] == block.title]
             cells = {**block.cells, **{(last, setting.title): self._improvement(runs, setting) for setting in here}}
-            blocks.append(replace(block, rows=(*block.rows, last), cells=cells, uncoloured=(last,)))
+            blocks.append(replace(block, cells=cells, uncoloured=(last,)))
         return tuple(blocks)
 
     def _improvement(self, runs: StudyRuns, setting: Setting) -> Cell:
@@ -139,23 +138,13 @@ class PluginStudy(Study):
     def blocks(self, runs: StudyRuns) -> tuple[Block, ...]:
         """Arrange the numbers."""
         steps = {"": "original", "+aux": "+Aux", "+aux+gmr": "+Aux+GMR"}
-        cells, rows = {}, []
+        cells = {}
         (setting,) = runs.settings
         for variant, title in runs.rows.items():
             _, plus, suffix = variant.partition("+")
-            row = title.partition("+")[0]
-            rows.append(row)
             theirs = runs.paper.accuracy(runs.key, setting, variant)
-            cells[row, steps[plus + suffix]] = runs.cell(setting, variant, theirs)
-        return (
-            Block(
-                title=setting.long_title,
-                rows=tuple(dict.fromkeys(rows)),
-                columns=tuple(steps.values()),
-                cells=cells,
-                column_name="step",
-            ),
-        )
+            cells[title.partition("+")[0], steps[plus + suffix]] = runs.cell(setting, variant, theirs)
+        return (Block(title=setting.long_title, cells=cells, column_name="step"),)
 
 
 class PatienceStudy(Study):
@@ -172,20 +161,11 @@ class PatienceStudy(Study):
             for variant in patiences:
                 cells[runs.rows[variant], column] = runs.cell(setting, variant, None)
             ours = self._extremes(runs, setting)
+            stand_in = runs.stand_in(setting)
             for key, row in rows.items():
-                cells[row, column] = Cell(
-                    ours=ours.get(key), paper=Measure(mean=theirs[key]), stand_in=runs.stand_in(setting)
-                )
-        return (
-            Block(
-                title=HETEROGENEITIES[runs.settings[0].heterogeneity],
-                rows=(*runs.rows.values(), *rows.values()),
-                columns=tuple(setting.title for setting in runs.settings),
-                cells=cells,
-                row_name="FedGMR",
-                uncoloured=(rows["gain"],),
-            ),
-        )
+                cells[row, column] = Cell(ours=ours.get(key), paper=Measure(mean=theirs[key]), stand_in=stand_in)
+        title = HETEROGENEITIES[runs.settings[0].heterogeneity]
+        return (Block(title=title, cells=cells, row_name="FedGMR", uncoloured=(rows["gain"],)),)
 
     def _extremes(self, runs: StudyRuns, setting: Setting) -> dict[str, Measure]:
         """The range over all patiences and the gain of the best; nothing while a run is missing."""

@@ -6,6 +6,7 @@ and the paper's. Nothing here knows where numbers come from. Read next: `renderi
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from fedgmr.reporting.chart import Chart
 
@@ -39,24 +40,31 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A part of a table with its own rows and columns."""
+    """A part of a table with its own rows and columns; a cell that is not there is empty."""
 
     title: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    cells: Mapping[tuple[str, str], Cell]  # by (row, column); an absent one is empty
+    cells: Mapping[tuple[str, str], Cell]  # by (row, column), which stand in the order of the first cells
     row_name: str = "method"
     column_name: str = "setting"
     digits: int = 2
     relative: bool = False  # differences in percent of the paper's number, not in its unit
     uncoloured: tuple[str, ...] = ()  # rows of another unit, which have no colours on the page
 
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The names of the rows."""
+        return tuple(dict.fromkeys(row for row, _ in self.cells))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(dict.fromkeys(column for _, column in self.cells))
+
     def filled(self) -> Iterator[tuple[str, str, Cell]]:
         """Yield (column, row, cell), column by column."""
-        for column in self.columns:
-            for row in self.rows:
-                if (row, column) in self.cells:
-                    yield column, row, self.cells[row, column]
+        for column, row in product(self.columns, self.rows):
+            if (row, column) in self.cells:
+                yield column, row, self.cells[row, column]
 
     def number(self, value: float) -> str:
         """A number with the block's digits."""

@@ -33,14 +33,9 @@ def grid_points(
     methods: Sequence[str] = (),
     seeds: int = 1,
 ) -> list[GridPoint]:
-    """The runs of a grid: axes outermost, then methods, then seeds.
+    """The runs of a grid: axes (`key=value,value,...`) outermost, then methods (names, or just "all"), then seeds.
 
-    Args:
-        data: the recipe all runs start from.
-        overrides: `key=value` for all runs.
-        axes: `key=value,value,...`, each key once.
-        methods: names, or just "all"; none: the recipe's own.
-        seeds: how many, counted up from the recipe's.
+    All start from the recipe in `data` with `overrides`. No methods means the recipe's; seeds count up from its own.
     """
     if seeds < 1:
         raise SettingError(f"--seeds is {seeds}: give at least 1.")

@@ -10,7 +10,6 @@ from pathlib import Path
 from fedgmr.experiments.sweep.plan import PlannedRun, plan_sweep
 from fedgmr.experiments.sweep.processes import run_in_processes
 from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
-from fedgmr.files import SUMMARY, read_json
 from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
 
@@ -66,7 +65,7 @@ def perform_sweep(
         done = run_on_ray(to_do, watching, ray, jobs, gpu_share)
     else:
         done = run_in_processes(to_do, watching, jobs) if jobs > 1 else _run_here(to_do, watching)
-    outcomes = [done.get(run.key) or _recorded(run) for run in runs]
+    outcomes = [done.get(run.key) or perform_run(run.recipe, run.directory) for run in runs]
     refusals = [outcome.problem for outcome in outcomes if outcome.status == "refused"]
     if refusals and len(refusals) == len(outcomes):
         raise SettingError(refusals[0])
@@ -100,13 +99,6 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     if ends & {"died", "failed"}:
         return 1
     return 3 if "diverged" in ends else 0
-
-
-def _recorded(run: PlannedRun) -> Outcome:
-    if run.status == "finished":
-        return Outcome(status="finished")
-    assert run.status == "diverged"
-    return Outcome(status="diverged", problem=str(read_json(run.directory / SUMMARY).get("problem", "It diverged.")))
 
 
 class _Unwatched:

@@ -45,10 +45,7 @@ class PlannedRun:
 def plan_sweep(recipes: Sequence[Recipe], store: Path, *, also: Sequence[Path] = ()) -> list[PlannedRun]:
     """Make one entry per recipe, in their order; equal recipes share a run. Nothing is written.
 
-    Args:
-        recipes: the runs of the sweep.
-        store: where interrupted runs are taken up and missing ones will be.
-        also: further directories whose finished runs count.
+    Interrupted runs are taken up in `store`, and missing ones will be there; finished ones below `also` count, too.
     """
     keys = [recipe_key(recipe) for recipe in recipes]
     here = _runs_below(store, set(keys))

@@ -11,10 +11,10 @@ import threading
 import traceback
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,7 @@ class _Worker:
     """A process, the pipe to it, and the run it is at."""
 
     def __init__(self, threads: int) -> None:
-        context = get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, threads), name="fedgmr sweep worker")
-        with _inherited(threads):
-            self.process.start()
-        theirs.close()  # else its death would not close the pipe
+        self.connection, self.process = _start_process(_serve, threads)
         self.run: PlannedRun | None = None
         self.watcher: Watcher | None = None  # of the run
 
@@ -156,31 +151,28 @@ class _Pool:
 
 def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function in a process of its own; returns None where it raises, or its process dies."""
-    context, threads = get_context("spawn"), threads_per_worker(1)
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(theirs, threads, function, arguments))
-    with _inherited(threads):
-        process.start()
-    theirs.close()
+    connection, process = _start_process(_answer, threads_per_worker(1), function, arguments)
     try:
-        return ours.recv()
+        return connection.recv()
     except EOFError:
         return None
     finally:
         process.kill()
         process.join()
-        ours.close()
+        connection.close()
 
 
-@contextmanager
-def _inherited(threads: int) -> Iterator[None]:
-    """Tell a process started here how many threads to take, and that Ctrl-C is for its parent to handle."""
+def _start_process(work: Callable[..., None], threads: int, *arguments: Any) -> tuple[Connection, SpawnProcess]:
+    """Start a process with a pipe to it; it takes so many threads and leaves Ctrl-C to this one."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs, threads, *arguments), name="fedgmr sweep worker")
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads)
     main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
     try:
-        yield
+        process.start()
     finally:
         if handler is not None:
             signal.signal(signal.SIGINT, handler)
@@ -188,6 +180,8 @@ def _inherited(threads: int) -> Iterator[None]:
             del os.environ["OMP_NUM_THREADS"]
         else:
             os.environ["OMP_NUM_THREADS"] = before
+    theirs.close()  # else its death would not close the pipe
+    return ours, process
 
 
 def _serve(connection: Connection, threads: int) -> None:

@@ -38,11 +38,9 @@ class SweepWatcher(Protocol):
 
     def begin(self, name: str, label: str, seconds: float) -> Watcher:
         """Take note that a run starts or goes on, with its label and its virtual seconds; returns its watcher."""
-        ...
 
     def end(self, name: str, status: str, accuracy: float | None) -> None:
         """Take note that a run ended, with the status and the accuracy of its outcome."""
-        ...
 
 
 class Reporter:
@@ -60,7 +58,7 @@ class Reporter:
 
 
 def perform_run(recipe: Recipe, directory: Path, watcher: Watcher | None = None) -> Outcome:
-    """Do what is left of a run."""
+    """Do what is left of a run; nothing where it has ended already."""
     try:
         status = run_status(directory)
         if status == "missing":
@@ -68,7 +66,8 @@ def perform_run(recipe: Recipe, directory: Path, watcher: Watcher | None = None)
         if status == "interrupted":
             return Outcome(status="finished", accuracy=resume_run(directory, watcher).final_accuracy)
         if status == "diverged":
-            return Outcome(status="diverged", problem=str(read_json(directory / SUMMARY).get("problem", "")))
+            problem = read_json(directory / SUMMARY).get("problem", "It diverged.")
+            return Outcome(status="diverged", problem=str(problem))
     except Diverged as error:
         return Outcome(status="diverged", problem=str(error))
     except (ValueError, OSError) as error:
