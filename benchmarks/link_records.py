@@ -73,7 +73,7 @@ class Prediction:
 
     def __init__(self, recipe: Recipe, layout: Layout, links: Sequence[Link], overhead: float) -> None:
         settings = replace(recipe.network, noise=0.0, server_rate=_UNSHARED, compute_seconds=overhead)
-        self.network = make_network(recipe, layout, links, settings=settings, ims=False)
+        self.network = make_network(replace(recipe, network=settings), layout, links, ims=False)
         self.levels = counted_levels(layout, recipe.method.levels_in_ladder)
 
     def task(self, client: int, level: int, *, level_map: bool) -> tuple[float, int, int]:

@@ -110,7 +110,9 @@ class LocalFleet:
             while self._server_app_lives():
                 self._look(follow)
                 if read_json(self.directory / SUMMARY):
-                    self._await_server_app()
+                    deadline = time.monotonic() + _START_LIMIT  # for its report
+                    while self._server_app_lives() and time.monotonic() < deadline:
+                        time.sleep(_POLL)
                     break
             if summary := read_json(self.directory / SUMMARY):
                 return summary
@@ -146,12 +148,6 @@ class LocalFleet:
             return self._status() in _GOING
         commands = marked_processes(self.site.folder).values()
         return any(word.endswith("flwr-serverapp") for words in commands for word in words)
-
-    def _await_server_app(self) -> None:
-        """Let the ServerApp write its report and end."""
-        deadline = time.monotonic() + _START_LIMIT
-        while self._server_app_lives() and time.monotonic() < deadline:
-            time.sleep(_POLL)
 
     def _status(self) -> str:
         answer = json.loads(self._flwr("list", CONNECTION, "--run-id", self._run_id, "--format", "json"))
@@ -199,11 +195,8 @@ class LocalFleet:
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """Let a polite end of this process (SIGTERM, SIGHUP) take the fleet down like Ctrl-C."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         yield
     finally:

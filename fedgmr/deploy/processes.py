@@ -93,9 +93,15 @@ class Supervisor:
         """End everything, in the reverse order of the starts, and whatever else carries the mark."""
         processes = [running.process for running in reversed(self._programs.values())]
         self._programs.clear()
-        _end(processes)
+        for process in processes:
+            process.terminate()
+        deadline = time.monotonic() + _GRACE
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
         for process in processes:
             _end_group(process.pid)
+            process.wait()
         end_marked(self.folder)
 
     def __enter__(self) -> "Supervisor":
@@ -152,18 +158,6 @@ def _end_group(leader: int) -> None:
     """Kill what is left of the process group of a program."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-
-
-def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    for process in processes:
-        process.terminate()
-    deadline = time.monotonic() + _GRACE
-    for process in processes:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _die_with_parent() -> None:

@@ -7,10 +7,11 @@ directory says all; `assemble` builds the objects. Read next: `run.py`, which ru
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedgmr.exchange import ClientProfile
 from fedgmr.experiments.dealing import deal
@@ -56,20 +57,16 @@ def resolve(recipe: Recipe, task: Task) -> Recipe:
 def resolve_times(recipe: Recipe, layout: Callable[[], Layout]) -> Recipe:
     """The recipe with its period and evaluation grid written out; asks for the layout only if they follow from it."""
     coordination, every = recipe.method.coordination, recipe.evaluation.every_seconds
-    period = coordination.period
     periodic = isinstance(coordination, SemiAsynchronous | Asynchronous)
+    period = coordination.period
     if period is None and (every is None or periodic):
         period = round_period(recipe, layout())
     if isinstance(coordination, SemiAsynchronous | Asynchronous):
-        coordination = replace(coordination, period=period)
+        recipe = replace(recipe, method=replace(recipe.method, coordination=replace(coordination, period=period)))
     if every is None:
         assert period is not None
         every = _EVALUATION_PERIODS * period
-    return replace(
-        recipe,
-        method=replace(recipe.method, coordination=coordination),
-        evaluation=replace(recipe.evaluation, every_seconds=every),
-    )
+    return replace(recipe, evaluation=replace(recipe.evaluation, every_seconds=every))
 
 
 def resolve_device(name: str) -> str:
@@ -179,11 +176,6 @@ def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = No
     initial = task.initial_model(recipe.seed).to(device)
     buffers = layout.flatten_buffers(initial)
     plan = make_plan(recipe, initial)
-
-    def validate(model: Tensor, buffers: Tensor) -> float:
-        assert samples is not None
-        return evaluator.validate(model, buffers, samples)
-
     profiles = _profiles(recipe, parts)
     server = Server(
         rules=method,
@@ -195,7 +187,7 @@ def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = No
         seconds=recipe.seconds,
         seed=recipe.seed,
         participation=recipe.participation,
-        validate=None if samples is None else validate,
+        validate=None if samples is None else partial(evaluator.validate, samples=samples),
         plan=plan,
         labels=_labels(task, layout, plan, len(profiles), parts) if plan and method.label_aware else None,
     )

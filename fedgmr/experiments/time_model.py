@@ -7,7 +7,7 @@ right counts without a ranking. Estimates of run times (`estimate.py`) and the p
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedgmr.exchange import ClientProfile, ClientTask, Shipment, Update
 from fedgmr.federation import federate
-from fedgmr.fleets.network import Link, Network, NetworkSettings
+from fedgmr.fleets.network import Link, Network
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.fleets.sizes import IndexedSizes, PaperSizes, Sizes, WireSizes
 from fedgmr.methods import Method
@@ -38,12 +38,11 @@ def make_network(
     layout: Layout,
     links: Sequence[Link],
     *,
-    settings: NetworkSettings | None = None,
     ims: bool | None = None,
     per_width: bool = False,
 ) -> Network:
     """The network of a recipe's fleet; `per_width`: the model's buffers travel once per level."""
-    settings = settings or recipe.network
+    settings = recipe.network
     sizes: Sizes = WireSizes(buffers=layout.buffer_size, per_width=per_width, value_type=ValueType(settings.values))
     if settings.sizes == "paper":
         sizes = PaperSizes(weights=layout.prunable_size, dense=layout.size - layout.prunable_size)
@@ -70,7 +69,7 @@ def round_period(recipe: Recipe, layout: Layout) -> float:
     links = recipe.fleet.resolved_links()
     ladder = tuple(sorted({link.density for link in links if link.density is not None}))
     levels = counted_levels(layout, ladder)
-    network = make_network(recipe, layout, links, settings=replace(recipe.network, noise=0.0), ims=True)
+    network = make_network(replace(recipe, network=replace(recipe.network, noise=0.0)), layout, links, ims=True)
     shipments = [
         Shipment(client=client, level=ladder.index(link.density or 1.0), levels=levels, map_version=0, first_batch=0)
         for client, link in enumerate(links)
@@ -98,10 +97,8 @@ def run_untrained(
 ) -> SimulatedFleet:
     """Run a method without its training for so many ticks or `seconds`; returns the fleet as it then is."""
     nothing = torch.empty(0)
-    whole = method.levels_in_ladder == (1.0,)
-    rules = replace(
-        method, ranking=FullModel() if whole else _CountedLevels(), aggregation=_OldModel(), local=PlainSGD()
-    )
+    ranking = FullModel() if method.levels_in_ladder == (1.0,) else _CountedLevels()
+    rules = replace(method, ranking=ranking, aggregation=_OldModel(), local=PlainSGD())
     server = Server(
         rules=rules,
         layout=layout,
@@ -123,7 +120,6 @@ def run_untrained(
     return fleet
 
 
-@dataclass(frozen=True, kw_only=True)
 class _OldModel:
     """An aggregation that leaves the model as it is."""
 
@@ -133,7 +129,6 @@ class _OldModel:
         return merge.model, merge.buffers
 
 
-@dataclass(frozen=True, kw_only=True)
 class _CountedLevels:
     """A ranking of coordinates in their order; which of them a level holds does not matter for bytes."""
 

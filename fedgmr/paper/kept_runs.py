@@ -34,6 +34,10 @@ class KeptRun:
     variant: str
     differences: Mapping[str, Any]  # settings that are not the cell's own, by dotted key
     split: str  # how the data was dealt
+    seed: int
+    short: bool
+    stand_in: str  # the sentence about data that stands in for other data; empty where it does not
+    wall_seconds: float
 
     @classmethod
     def read(cls, directory: Path, paper: Paper) -> "KeptRun | None":
@@ -56,27 +60,18 @@ class KeptRun:
         variant, differences = min(matches, key=lambda match: len(match[1]))
         alpha = getattr(recipe.partition, "alpha", None)
         dealt = recipe.partition.kind if alpha is None else f"{recipe.partition.kind} {alpha:g}"
-        return cls(run=read_run(directory), setting=setting, variant=variant, differences=differences, split=dealt)
-
-    @property
-    def seed(self) -> int:
-        """The seed of the run."""
-        return int(self.run.summary["seed"])
-
-    @property
-    def short(self) -> bool:
-        """Whether the run is a shortened one."""
-        return bool(self.run.summary.get("short"))
-
-    @property
-    def stand_in(self) -> str:
-        """The sentence about data that stands in for other data; empty where it does not."""
-        return str(self.run.summary.get("stand_in") or "")
-
-    @property
-    def wall_seconds(self) -> float:
-        """The time of the computation."""
-        return float(self.run.summary.get("wall_seconds") or 0.0)
+        run = read_run(directory)
+        return cls(
+            run=run,
+            setting=setting,
+            variant=variant,
+            differences=differences,
+            split=dealt,
+            seed=recipe.seed,
+            short=recipe.short,
+            stand_in=str(run.summary.get("stand_in") or ""),
+            wall_seconds=float(run.summary.get("wall_seconds") or 0.0),
+        )
 
     @property
     def faithful(self) -> bool:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from itertools import product
 
 from fedgmr.experiments.sweep import PlannedRun
 from fedgmr.experiments.sweep.keys import changes_results
@@ -23,13 +24,7 @@ def make_table(plan: TablePlan) -> Table:
     """The table of the runs that are finished by now."""
     study, request = plan.study, plan.request
     rows = study.variants(short=request.short)
-    cells = {
-        (setting, variant): _read(plan.cells[setting, variant])
-        if (setting, variant) in plan.cells
-        else CellRuns(absent="no recipe")
-        for setting in plan.settings
-        for variant in rows
-    }
+    cells = {place: _read(plan.cells.get(place)) for place in product(plan.settings, rows)}
     runs = StudyRuns(key=study.key, paper=plan.paper, settings=plan.settings, rows=rows, cells=cells)
     effective = [word for word in request.overrides if changes_results(word.partition("=")[0])]
     changed = [word for word in effective if not word.startswith(_HARMLESS)]
@@ -46,9 +41,9 @@ def make_table(plan: TablePlan) -> Table:
     )
 
 
-def _read(planned: Sequence[PlannedRun]) -> CellRuns:
-    runs, absent = [], "missing"
-    for entry in planned:
+def _read(planned: Sequence[PlannedRun] | None) -> CellRuns:
+    runs, absent = [], "no recipe" if planned is None else "missing"
+    for entry in planned or ():
         try:
             run = read_run(entry.directory)
         except ValueError:  # not begun, or before its first evaluation

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,8 @@ class Paper:
 
     def settings(self, table: str) -> list[Setting]:
         """The settings a table has numbers for, in the order of the grid."""
-        grid = [
-            Setting(task=task, heterogeneity=heterogeneity, split=split)
-            for heterogeneity in HETEROGENEITIES
-            for task in TASKS
-            for split in SPLITS
-        ]
+        places = product(HETEROGENEITIES, TASKS, SPLITS)
+        grid = [Setting(task=task, heterogeneity=level, split=split) for level, task, split in places]
         return [setting for setting in grid if any(self.accuracy(table, setting, v) for v in self.variants(table))]
 
     def variants(self, table: str) -> list[str]:

@@ -155,11 +155,9 @@ def _connected(address: str, jobs: int) -> tuple[Any, bool]:
     if ray.is_initialized():
         return ray, False
     _check_address(address)
+    of_our_own = {"num_cpus": jobs, "include_dashboard": False} if address == LOCAL else {}
     try:
-        if address == LOCAL:
-            ray.init(address=LOCAL, num_cpus=jobs, include_dashboard=False, log_to_driver=False)
-        else:
-            ray.init(address=address, log_to_driver=False)
+        ray.init(address=address, log_to_driver=False, **of_our_own)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         raise SettingError(f"--ray is {address!r}, which cannot be used ({say_in_one_line(error)}).") from error
     return ray, True

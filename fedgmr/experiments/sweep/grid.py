@@ -39,7 +39,7 @@ def grid_points(
     """
     if seeds < 1:
         raise SettingError(f"--seeds is {seeds}: give at least 1.")
-    spread = dict(_checked_axes(axes))
+    spread = _checked_axes(axes)
     if methods and "method" in spread:
         raise SettingError("--grid and --methods both set the method: use --methods alone.")
     chosen_methods = [*PAPER, *PLUGGED] if list(methods) == ["all"] else list(methods)
@@ -58,18 +58,18 @@ def grid_points(
     return points
 
 
-def _checked_axes(axes: Sequence[str]) -> list[tuple[str, list[str]]]:
-    checked: list[tuple[str, list[str]]] = []
+def _checked_axes(axes: Sequence[str]) -> dict[str, list[str]]:
+    checked: dict[str, list[str]] = {}
     for axis in axes:
         key, equals, text = axis.partition("=")
         key, values = key.strip(), split_values(text)
         if not equals or not key or not all(values):
             raise SettingError(f"--grid is {axis!r}: write key=value,value,...")
-        if key in (other for other, _ in checked) or len(set(values)) < len(values):
+        if key in checked or len(set(values)) < len(values):
             raise SettingError(f"--grid is {axis!r}: give each key once, and each of its values once.")
         if not changes_results(key):
             raise SettingError(f"--grid is {axis!r}: {key} does not change what a run gives; set it as {key}=value.")
-        checked.append((key, values))
+        checked[key] = values
     return checked
 
 

@@ -92,12 +92,8 @@ def describe_plan(runs: Sequence[PlannedRun]) -> str:
 def find_finished(recipes: Sequence[Recipe], stores: Sequence[Path]) -> dict[str, Path]:
     """Directories of the finished runs of these recipes anywhere below `stores`, by key; the first store wins."""
     wanted = {recipe_key(recipe) for recipe in recipes}
-    found: dict[str, Path] = {}
-    for store in stores:
-        for key, directory, status in _runs_below(store, wanted):
-            if status == "finished":
-                found.setdefault(key, directory)
-    return found
+    runs = [run for store in stores for run in _runs_below(store, wanted) if run[2] == "finished"]
+    return {key: directory for key, directory, _ in reversed(runs)}
 
 
 def run_name(recipe: Recipe, key: str) -> str:

@@ -55,10 +55,6 @@ class _Worker:
         self.run: PlannedRun | None = None
         self.watcher: Watcher | None = None  # of the run
 
-    def give(self, run: PlannedRun) -> None:
-        self.connection.send((plain(run.recipe), str(run.directory)))
-        self.run = run
-
     def last_words(self) -> str:
         """Why a process that closed its pipe ended."""
         self.process.join(_PATIENCE)
@@ -112,10 +108,11 @@ class _Pool:
     def _start(self, worker: _Worker) -> None:
         run = self.waiting.popleft()
         try:
-            worker.give(run)
+            worker.connection.send((plain(run.recipe), str(run.directory)))
         except OSError:  # it died while it was idle, and is buried next
             self.waiting.appendleft(run)
             return
+        worker.run = run
         worker.watcher = self.watcher.begin(run.name, run.recipe.label, run.recipe.seconds)
 
     def _take(self, worker: _Worker, kind: str, content: Any) -> None:
