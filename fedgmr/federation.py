@@ -18,35 +18,28 @@ class Fleet(Protocol):
     @property
     def now(self) -> float:
         """Seconds since the run began, virtual or real."""
-        ...
 
     @property
     def in_flight(self) -> int:
         """Tasks dispatched and not yet collected."""
-        ...
 
     def begin(self) -> None:
         """Wait until enough clients are there to start or to continue; the clock runs from here."""
-        ...
 
     def free(self) -> list[int]:
         """Clients that can take a task now."""
-        ...
 
     def dispatch(self, tasks: Sequence[ClientTask], *, tick: int) -> None:
         """Send tasks; all of them leave together. `tick` counts the merges done."""
-        ...
 
     def collect(self, *, until: float, arrivals: int | None = None) -> list[Update]:
         """Wait until a moment, or until so many updates have arrived if that is earlier.
 
         Fewer come back before that moment only where the others were lost.
         """
-        ...
 
     def news(self) -> list[News]:
         """Everything that the fleet has noticed about its clients since the last call."""
-        ...
 
 
 class RecordedFleet(Fleet, Protocol):
@@ -58,30 +51,24 @@ class RecordedFleet(Fleet, Protocol):
     @property
     def bytes_down(self) -> Sequence[int]:
         """Bytes sent to each client."""
-        ...
 
     @property
     def bytes_up(self) -> Sequence[int]:
         """Bytes received from each client."""
-        ...
 
     @property
     def bytes_server(self) -> int:
         """Bytes that have crossed the server's uplink."""
-        ...
 
     @property
     def refused(self) -> Mapping[str, int]:
         """Tasks that came to nothing, by reason."""
-        ...
 
     def state(self) -> dict[str, Any]:
         """The state of the fleet without its tasks, which the server keeps, as JSON-ready data."""
-        ...
 
     def restore(self, state: dict[str, Any], tasks: dict[int, ClientTask], *, tick: int) -> None:
         """Continue from what `state()` has returned; `tasks` were in flight then, `tick` merges had been done."""
-        ...
 
 
 def federate(
@@ -93,15 +80,10 @@ def federate(
     stop: Callable[[], bool] | None = None,
     resumed: bool = False,
 ) -> None:
-    """Run the federation for `seconds`, or until `stop` says so.
+    """Run the federation for `seconds`; a merge that would come later does not happen.
 
-    Args:
-        server: holds the model and decides.
-        fleet: carries tasks to clients and brings updates back.
-        seconds: the time budget; a merge that would come later does not happen.
-        after_tick: called after every merge and the dispatch that follows it (recording, checkpoints).
-        stop: asked after every tick whether the run ends here (early stopping, estimates of run times).
-        resumed: the tasks of the last dispatch are in flight already.
+    After every merge and the dispatch that follows it `after_tick` is called (recording, checkpoints), and `stop` is
+    asked whether the run ends here (early stopping). `resumed`: the tasks of the last dispatch are in flight already.
     """
     coordination = server.rules.coordination
     fleet.begin()

@@ -100,7 +100,9 @@ class Network:
         for transmission in plan_transmissions(shipments, ims=self.ims):
             maps = [self._map_bytes(transmission, receiver) for receiver in transmission.receivers]
             size = self.sizes.values(transmission.receivers[0].levels, *transmission.span) + max(maps)
-            begin, clock = clock, self._transmit(clock, size)
+            self.server_bytes += size
+            begin, clock = clock, clock + size / (self.settings.server_rate * MIB * self.scale)
+            self.uplink_free = clock
             for receiver, level_map in zip(transmission.receivers, maps, strict=True):
                 downloads[receiver.client].add(begin, clock, transmission.span[1], level_map)
         trips = [self._trip(shipment, downloads[shipment.client]) for shipment in shipments]
@@ -117,11 +119,6 @@ class Network:
         """Bytes of the part of the level map that the client lacks."""
         part = transmission.lacking(receiver, self.known_maps)
         return 0 if part is None else self.sizes.level_map(receiver.levels, *part)
-
-    def _transmit(self, start: float, size: int) -> float:
-        self.server_bytes += size
-        self.uplink_free = start + size / (self.settings.server_rate * MIB * self.scale)
-        return self.uplink_free
 
     def _trip(self, shipment: Shipment, download: "_Download") -> Trip:
         link = self.links[shipment.client]

@@ -16,23 +16,24 @@ class Sizes(Protocol):
 
     def values(self, levels: LevelMap, first: int, last: int) -> int:
         """The object with the values of levels first..last, as the server sends it."""
-        ...
 
     def level_map(self, levels: LevelMap, first: int, last: int) -> int:
-        """The level map's part for levels first..last."""
-        ...
+        """The level map's part for levels first..last; 0 where every object carries its own."""
+        return 0
 
     def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
-        """Values on a client's downlink when they come as one object per entry of `cuts`, the objects' last levels."""
-        ...
+        """Values on a client's downlink when they come as one object per entry of `cuts`, the objects' last levels.
+
+        As many as in the update, however many objects, unless said otherwise.
+        """
+        return self.update(levels, cuts[-1])
 
     def update(self, levels: LevelMap, level: int) -> int:
         """The update of a client at `level`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class WireSizes:
+class WireSizes(Sizes):
     """The exact encoded length of `fedgmr.wire`."""
 
     buffers: int
@@ -61,7 +62,7 @@ class WireSizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperSizes:
+class PaperSizes(Sizes):
     """Section 5.2: values + one bit per weight + dense parameters on the server's link, density × full on others."""
 
     weights: int  # prunable coordinates
@@ -81,34 +82,18 @@ class PaperSizes:
         """Every object carries its own bitmap and the dense parameters."""
         return round(4 * self._density(levels, first, last) * self.weights + self.weights / 8 + 4 * self.dense)
 
-    def level_map(self, levels: LevelMap, first: int, last: int) -> int:
-        """None: the map is in the object already."""
-        return 0
-
-    def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
-        """Density × full size, however many objects."""
-        return self.update(levels, cuts[-1])
-
     def update(self, levels: LevelMap, level: int) -> int:
         """Density × full size."""
         return round(self._density(levels, 0, level) * self.full)
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexedSizes:
+class IndexedSizes(Sizes):
     """A41: a 4-byte value and a 4-byte index per coordinate, on every link."""
 
     def values(self, levels: LevelMap, first: int, last: int) -> int:
         """The coordinates of the increments."""
         return 8 * sum(levels.increments[first : last + 1])
-
-    def level_map(self, levels: LevelMap, first: int, last: int) -> int:
-        """None: the map is in the indices already."""
-        return 0
-
-    def download(self, levels: LevelMap, cuts: Sequence[int]) -> int:
-        """The sub-model, however many objects."""
-        return self.update(levels, cuts[-1])
 
     def update(self, levels: LevelMap, level: int) -> int:
         """The sub-model."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from fedgmr import wire
 from fedgmr.exchange import ClientTask
 
 TRAIN, HELLO, PROBE = "train", "query.hello", "query.probe"  # message types
@@ -64,6 +65,17 @@ class Order:
             settings["recipe"] = recipe
         pieces = [("values", piece) for piece in values] + [("map", piece) for piece in maps]
         return make_content(settings, {f"{kind}.{p.span[0]}.{p.span[1]}": p.array for kind, p in pieces})
+
+    def expected(self, span: tuple[int, int], *, run: int) -> wire.Expected:
+        """The object that comes with this order for the levels of `span`."""
+        return wire.Expected(
+            run=run,
+            client=self.client,
+            version=self.version,
+            map_version=self.map_version,
+            first=span[0],
+            last=span[1],
+        )
 
     @classmethod
     def read(cls, message: Message) -> tuple["Order", list[Piece], list[Piece]]:

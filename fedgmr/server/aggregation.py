@@ -40,7 +40,6 @@ class Aggregation(Protocol):
 
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
         """The new model and buffers; never changes the old ones in place."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +82,8 @@ class GradientAverage:
             return merge.model, merge.buffers
         model = merge.model.clone()
         for c in merge.fresh:
-            delta = c.values - _as_kept(merge.starts[c.client], c)
+            start = merge.starts[c.client]
+            delta = c.values - (start if c.levels is None else c.levels.pack(start, c.level))
             _add(model, delta.mul_(merge.weights[c.client] / merge.clients), c)
         return model, _mean_buffers(merge.fresh, merge)
 
@@ -108,11 +108,6 @@ class Mixing:
             mixed = torch.lerp(buffers[: len(c.buffers)], c.buffers, share)
             buffers = torch.cat([mixed, buffers[len(c.buffers) :]])
         return model, buffers
-
-
-def _as_kept(flat: Tensor, of: Contribution) -> Tensor:
-    """The coordinates of `flat` that the contribution has, in its order."""
-    return flat if of.levels is None else of.levels.pack(flat, of.level)
 
 
 def _add(flat: Tensor, values: Tensor, of: Contribution) -> Tensor:

@@ -28,35 +28,29 @@ class Coordination(Protocol):
     @property
     def period(self) -> float | None:
         """Seconds of a tick; None where a round takes as long as its clients."""
-        ...
+        return None
 
     def wait(self, tick: int, in_flight: int) -> Wait:
         """The condition that merge number `tick + 1` waits for."""
-        ...
 
     def schedule_tick(self, tick: int, now: float) -> float:
-        """The tick at which the learning-rate schedule is read (A19)."""
-        ...
+        """The tick at which the learning-rate schedule is read (A19): the number of merges, unless said otherwise."""
+        return tick
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synchronous:
+class Synchronous(Coordination):
     """Wait for every client at work."""
 
     kind: ClassVar[str] = "synchronous"
-    period: ClassVar[None] = None
 
     def wait(self, tick: int, in_flight: int) -> Wait:
         """Wait for all tasks in flight."""
         return Wait(arrivals=in_flight)
 
-    def schedule_tick(self, tick: int, now: float) -> float:
-        """The number of the round."""
-        return tick
-
 
 @dataclass(frozen=True, kw_only=True)
-class SemiAsynchronous:
+class SemiAsynchronous(Coordination):
     """Merge every `period` seconds whatever has arrived."""
 
     kind: ClassVar[str] = "semi_asynchronous"
@@ -73,13 +67,9 @@ class SemiAsynchronous:
         assert self.period is not None, "the period is resolved before a run"
         return Wait(until=(tick + 1) * self.period)
 
-    def schedule_tick(self, tick: int, now: float) -> float:
-        """The number of the tick."""
-        return tick
-
 
 @dataclass(frozen=True, kw_only=True)
-class Asynchronous:
+class Asynchronous(Coordination):
     """Merge at every arrival."""
 
     kind: ClassVar[str] = "asynchronous"

@@ -52,11 +52,9 @@ class Restoration(Protocol):
 
     def wanted(self, check_levels: Mapping[int, int], top: int) -> set[int]:
         """The levels whose validation metric the rule needs at this check."""
-        ...
 
     def restore(self, check: Check) -> dict[int, int]:
         """New level by client, for the clients that move."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ class Staleness(Protocol):
 
     def weight(self, staleness: int) -> float:
         """In (0, 1], 1 for a fresh update."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

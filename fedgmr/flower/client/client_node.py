@@ -38,13 +38,10 @@ class ClientNode:
     """Data, model and training of a client; each is made when it is first needed."""
 
     def __init__(self, recipe: Recipe, config: Mapping[str, Any]) -> None:
-        """A node for a resolved recipe.
+        """A node for a resolved recipe and the node's configuration.
 
-        Args:
-            recipe: the run's, resolved.
-            config: the node's configuration: `partition-id` (none: all training samples are this node's),
-                `num-partitions` (default: the recipe's clients), `data-root` (as FEDGMR_DATA), `device`, and
-                `task.OPTION` for options of the task.
+        That has `partition-id` (none: all training samples are this node's), `num-partitions` (default: the recipe's
+        clients), `data-root` (as FEDGMR_DATA), `device`, and `task.OPTION` for options of the task.
         """
         unknown = [key for key in config if key not in _KEYS and not key.startswith(_OPTION)]
         if unknown:
@@ -163,13 +160,8 @@ class ClientNode:
             (first, last), counts = piece.span, levels.increments
             if first != next_level or last > order.level:
                 raise wire.Refused(wire.Reason.LEVEL, f"values of levels {first} to {last}, {next_level} is next")
-            expected = wire.Expected(
-                run=run,
-                client=order.client,
-                version=order.version,
-                map_version=order.map_version,
-                first=first,
-                last=last,
+            expected = replace(
+                order.expected(piece.span, run=run),
                 value_type=self.value_type,
                 count=sum(counts[first : last + 1]),
                 buffers=limits.buffers if first == 0 else 0,

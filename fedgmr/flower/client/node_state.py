@@ -37,8 +37,7 @@ class HeldMap:
     ) -> "HeldMap | None":
         """The map that a task needs, from the held one and the parts that came with it; None where parts are missing.
 
-        Raises:
-            Refused: a part is not what it says.
+        Refused where a part is not what it says.
         """
         if held is not None and held.version != order.map_version:
             held = None
@@ -46,16 +45,8 @@ class HeldMap:
             first, last = piece.span
             if first > (0 if held is None else held.last + 1):
                 return None
-            expected = wire.Expected(
-                run=run,
-                client=order.client,
-                version=order.version,
-                map_version=order.map_version,
-                first=first,
-                last=last,
-            )
             known = held.levels if held is not None and first > 0 else None
-            levels = wire.decode_map(piece.data, total=total, expected=expected, known=known)
+            levels = wire.decode_map(piece.data, total=total, expected=order.expected(piece.span, run=run), known=known)
             held = cls(version=order.map_version, last=last, levels=levels)
         return held if held is not None and held.last >= order.level else None
 

@@ -54,18 +54,7 @@ class FlowerFleet:
         directory: Path | None = None,
         probe: int = 0,
     ) -> None:
-        """A fleet that has not begun to look for nodes.
-
-        Args:
-            grid: Flower's connection to the nodes.
-            clock: tells the time and starts threads.
-            clients: the most that the run can have.
-            terms: the agreement of both sides.
-            settings: the recipe's section.
-            meter: learns how long tasks take.
-            directory: of the run, for the journal; None: no file.
-            probe: bytes of the probe of a new client's link; 0: none.
-        """
+        """A fleet that does not look for nodes yet; the journal is in `directory`, `probe` is the bytes of a probe."""
         self.clients, self.terms, self.settings, self.meter, self.time = clients, terms, settings, meter, clock
         self.bytes_down, self.bytes_up = [0] * clients, [0] * clients
         self.bytes_server = 0  # left for the SuperLink: what several nodes share counts once

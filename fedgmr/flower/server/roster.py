@@ -52,12 +52,8 @@ class Roster:
     def admit(self, node: int, start: str, hello: Hello, *, patient: bool = False) -> int | None:
         """The number of a client that said hello; None where there is none for it.
 
-        Args:
-            node: the node it is.
-            start: when that was last started.
-            hello: what it said.
-            patient: rather none than a new number, if the number it claims belongs to a node that still counts as
-                online: a killed node does so for a minute, and this may be the same one, started again.
+        `patient`: rather none than a new number, if the number it claims belongs to a node that still counts as online.
+        A killed node does so for a minute, and this may be the same one, started again.
         """
         client = self._number_for(node, hello, patient)
         if client is not None:
