@@ -30,7 +30,7 @@ def add_verbs(verbs: Any) -> None:
 
     show = verbs.add_parser("show", help="print the resolved recipe")
     RecipeWords.add_to(show)
-    show.add_argument("--json", action="store_true", help="as JSON, for machines without PyYAML")
+    show.add_argument("--json", action="store_true", help="as JSON, for other programs")
     show.set_defaults(call=_show)
 
     schema = verbs.add_parser("schema", help="print the JSON schema of recipes, for editors")

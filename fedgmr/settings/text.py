@@ -1,25 +1,68 @@
 """Settings as text: YAML or JSON files, and overrides such as ``training.steps=10``, to plain data and back.
 
-Both formats are read alike and strictly: no key twice, 1e-3 is a number, a date is text. PyYAML is imported where it
-is used, because JSON does without it. Read next: ``build.py``, which turns the data into dataclasses.
+Both formats are read alike and strictly: no key twice, 1e-3 is a number, a date is text. Read next: ``build.py``,
+which turns the data into dataclasses.
 """
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from fedgmr.settings.refusals import Place, SettingError, say_in_one_line, show_value
 
 _FLOW_WIDTH = 80
 
 
+class _Loader(yaml.SafeLoader):
+    # Before merge keys (<<) are expanded: after that a mapping's own key may rightly repeat a merged one.
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            name = (key.tag, str(key.value))
+            if name in seen and key.tag != "tag:yaml.org,2002:merge":
+                problem = f"the key {show_value(key.value)} appears twice, keep one of them"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add(name)
+        return node
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def write_list(self, entries: Iterable[Any]) -> yaml.Node:
+        entries = list(entries)
+        scalars = not any(isinstance(entry, (dict, list, tuple)) for entry in entries)
+        flow = scalars and len(repr(entries)) <= _FLOW_WIDTH
+        return self.represent_sequence("tag:yaml.org,2002:seq", entries, flow_style=flow)
+
+    def write_text(self, text: str) -> yaml.Node:
+        # PyYAML loses the rarer line breaks in every style but this one.
+        style = '"' if re.search("[\n\x85\u2028\u2029]", text) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.write_text)
+_Dumper.add_representer(list, _Dumper.write_list)
+_Dumper.add_representer(tuple, _Dumper.write_list)
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+for _dialect in (_Loader, _Dumper):  # take 1e-3 for a number and a date for text, as JSON and YAML 1.2 do
+    _dialect.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in rules if not tag.endswith(":timestamp")]
+        for first, rules in _dialect.yaml_implicit_resolvers.items()
+    }
+    _dialect.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML or JSON file whose top level is a mapping.
-
-    Args:
-        path: the file; a name that ends in .json must hold JSON, any other may hold either.
 
     Raises:
         SettingError: the file cannot be read, has a syntax error or a key twice, or holds no mapping.
@@ -29,52 +72,23 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise SettingError(f"{path} cannot be read ({reason}): give a YAML or JSON file.") from error
-    try:
-        data = _parse_json(text, str(path))
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        if path.suffix == ".json":
-            raise SettingError(f"{path}, {place} is not valid JSON: {error.msg}.") from error
-        try:
-            data = _parse_yaml(text, str(path))
-        except ImportError:
-            fix = "install pyyaml or use the JSON form"
-            raise SettingError(f"{path} is not JSON ({place}) and YAML needs PyYAML: {fix}.") from error
+    data = _parse(text, str(path))
     if not isinstance(data, dict):
         raise SettingError(f"{path} holds {show_value(data)} at its top level: write a mapping of keys to values.")
     return data
 
 
-def _parse_json(text: str, source: str) -> Any:
+def _parse(text: str, source: str) -> Any:
     def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(name for name, _ in pairs).items():
+            if count > 1:
                 raise SettingError(f"{source} has the key {show_value(name)} twice: keep one of them.")
         return dict(pairs)
 
-    return json.loads(text, object_pairs_hook=refuse_twice)
-
-
-def _parse_yaml(text: str, source: str) -> Any:
-    import yaml  # optional: JSON does without it
-
-    class Loader(yaml.SafeLoader):
-        # Before merge keys (<<) are expanded: after that a mapping's own key may rightly repeat a merged one.
-        def compose_mapping_node(self, anchor: Any) -> Any:
-            node = super().compose_mapping_node(anchor)
-            seen = set()
-            for key, _ in node.value:
-                name = (key.tag, str(key.value))
-                if name in seen and key.tag != "tag:yaml.org,2002:merge":
-                    problem = f"the key {show_value(key.value)} appears twice, keep one of them"
-                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-                seen.add(name)
-            return node
-
-    _read_scalars_as_json(Loader)
+    with suppress(json.JSONDecodeError):  # PyYAML refuses tabs in JSON and tears its pairs of \u escapes apart
+        return json.loads(text, object_pairs_hook=refuse_twice)
     try:
-        return yaml.load(text, Loader=Loader)
+        return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -82,46 +96,12 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise SettingError(f"{source}{place} is not valid YAML: {problem}.") from error
 
 
-def _read_scalars_as_json(dialect: Any) -> None:
-    """Make a YAML loader or dumper take 1e-3 for a number and a date for text, as JSON and YAML 1.2 do."""
-    dialect.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in rules if not tag.endswith(":timestamp")]
-        for first, rules in dialect.yaml_implicit_resolvers.items()
-    }
-    exponent = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
-    dialect.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+.0123456789"))
-
-
 def dump(data: Any) -> str:
-    """Write plain data as YAML text, or as JSON (which is YAML too) where PyYAML is not installed.
+    """Write plain data as YAML text.
 
     Keys keep their order. The text is in block style except for short lists of scalars, and ends with a newline.
     """
-    try:
-        import yaml
-    except ImportError:
-        return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-    class Dumper(yaml.SafeDumper):
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    def write_list(dumper: yaml.SafeDumper, entries: Iterable[Any]) -> yaml.Node:
-        entries = list(entries)
-        scalars = not any(isinstance(entry, (dict, list, tuple)) for entry in entries)
-        flow = scalars and len(repr(entries)) <= _FLOW_WIDTH
-        return dumper.represent_sequence("tag:yaml.org,2002:seq", entries, flow_style=flow)
-
-    def write_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-        # PyYAML loses the rarer line breaks in every style but this one.
-        style = '"' if re.search("[\n\x85\u2028\u2029]", text) else None
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-    Dumper.add_representer(str, write_text)
-    Dumper.add_representer(list, write_list)
-    Dumper.add_representer(tuple, write_list)
-    _read_scalars_as_json(Dumper)
-    return yaml.dump(data, Dumper=Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True)
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True)
 
 
 def apply_overrides(data: Mapping[str, Any], items: Sequence[str], *, named: Collection[str] = ()) -> dict[str, Any]:
@@ -129,7 +109,7 @@ def apply_overrides(data: Mapping[str, Any], items: Sequence[str], *, named: Col
 
     Args:
         data: the data, which stays as it is.
-        items: the overrides, in order. A value is YAML (JSON without PyYAML); a number in a path is an index.
+        items: the overrides, in order. A value is YAML; a number in a path is an index.
         named: the paths where a bare word is short for a mapping with a ``name``; it is short for a ``kind`` elsewhere.
 
     Returns:
@@ -144,7 +124,7 @@ def apply_overrides(data: Mapping[str, Any], items: Sequence[str], *, named: Col
         parts = [part.strip() for part in dotted.split(".")]
         if not equals or not all(parts):
             raise SettingError(f"Override {show_value(item)} is malformed: write key=value or part.key=value.")
-        result = _set(result, parts, _parse_value(text, item), Place(), named)
+        result = _set(result, parts, _parse(text, f"Override {show_value(item)}"), Place(), named)
     return result
 
 
@@ -161,16 +141,3 @@ def _set(node: Any, parts: Sequence[str], value: Any, here: Place, named: Collec
         raise SettingError(f"{here.below(head)} cannot be set because {here} is {show_value(node)}: set {here} itself.")
     node = node or {}
     return {**node, head: _set(node.get(head), rest, value, here.below(head), named)}
-
-
-def _parse_value(text: str, item: str) -> Any:
-    source = f"Override {show_value(item)}"
-    try:
-        return _parse_json(text, source)
-    except json.JSONDecodeError as error:
-        try:
-            return _parse_yaml(text, source)
-        except ImportError:
-            if text.lstrip().startswith(("[", "{")):
-                raise SettingError(f"{source} is not JSON: install pyyaml or use the JSON form.") from error
-            return text.strip() or None
