@@ -203,7 +203,7 @@ def entered(arguments: list[str]) -> list[tuple[Hop | None, Hop | None]]:
 
 
 def test_walk_is_the_way_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedgmr.reporting.report.write_report", lambda directory: directory)
+    monkeypatch.setattr("fedgmr.cli.runs.write_report", lambda directory: directory)
     section = DOCUMENT.split("\n## From command")[1].split("\n## ")[0]
     hops: list[Hop] = re.findall(r"^ *\d+  (\S+\.py) +(\S+)", section, re.MULTILINE)
     assert len(hops) > 30

@@ -9,6 +9,7 @@ from fedgmr.cli.arguments import RecipeWords
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.reporting.display import Display
+from fedgmr.reporting.report import write_report
 
 
 def add_verbs(verbs: Any) -> None:
@@ -41,13 +42,8 @@ def _resume(given: argparse.Namespace) -> None:
 
 def finish_run(directory: Path, accuracy: float) -> None:
     """Write the report of a run and say where it is."""
-
-    def write() -> Path:
-        from fedgmr.reporting.report import write_report
-
-        return write_report(directory)
-
-    print(f"Final accuracy {100 * accuracy:.2f} %. {report_line(write, f'Run: {directory}')}")
+    report = report_line(lambda: write_report(directory), f"Run: {directory}")
+    print(f"Final accuracy {100 * accuracy:.2f} %. {report}")
 
 
 def report_line(write: Callable[[], Path], otherwise: str) -> str:

@@ -22,7 +22,8 @@ from fedgmr.experiments.sweep import (
 from fedgmr.recipe import read_recipe_data
 from fedgmr.reporting.comparison import compare_runs
 from fedgmr.reporting.display import Display
-from fedgmr.reporting.grid_table import GridRun, grid_table
+from fedgmr.reporting.grid_table import grid_table
+from fedgmr.reporting.report import write_report
 from fedgmr.settings.refusals import SettingError
 
 INTERRUPTED = 130
@@ -78,8 +79,6 @@ def _compare(given: argparse.Namespace) -> int:
     print(comparison.text())
 
     def write() -> Path:
-        from fedgmr.reporting.report import write_report
-
         for run in ended:
             write_report(run)
         return comparison.write(directory)
@@ -110,11 +109,11 @@ def _sweep(given: argparse.Namespace) -> int:
     display = Display(work=work, about=about, finished=len({run.key for run in plan if not run.to_do}))
     code = perform_watched(plan, display, given, gpu_share=given.gpu_share)
     if code != INTERRUPTED:
-        rows = [
-            GridRun(values=point.values, method=run.recipe.method.title or point.method, directory=run.directory)
+        runs = [
+            ([*dict(point.values).values(), run.recipe.method.title or point.method], run.directory)
             for point, run in zip(points, plan, strict=True)
         ]
-        print(grid_table(rows))
+        print(grid_table([*dict(points[0].values), "method"], runs))
     return code
 
 

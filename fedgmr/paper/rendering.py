@@ -3,13 +3,12 @@
 import contextlib
 import csv
 import io
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedgmr.files import write_atomic
 from fedgmr.paper.page import table_page
 from fedgmr.paper.tables import Block, Cell, Measure, Table
-from fedgmr.reporting.quantities import align_table
+from fedgmr.reporting.quantities import align_table, markdown_table
 
 _IN_LATEX = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "±": r"$\pm$"}
@@ -41,16 +40,10 @@ def _markdown(table: Table) -> str:
     for block in table.blocks:
         if block.title:
             lines += ["", f"## {block.title}"]
-        lines += ["", *markdown_rows([block.column_name, block.row_name, *table.headers], _flat(block), left=2)]
+        lines += ["", *markdown_table([[block.column_name, block.row_name, *table.headers], *_flat(block)], words=2)]
     if notes := (*table.cautions, *table.notes):
         lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"
-
-
-def markdown_rows(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
-    """The lines of a Markdown table whose first `left` columns are text and the others numbers."""
-    align = [":--" if i < left else "--:" for i in range(len(header))]
-    return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in (header, align, *rows)]
 
 
 def _csv(table: Table) -> str:

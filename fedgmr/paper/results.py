@@ -16,9 +16,8 @@ from fedgmr.paper.accuracy import mean_relative_improvement
 from fedgmr.paper.grid import Setting
 from fedgmr.paper.kept_runs import KeptRun, ResultRow
 from fedgmr.paper.numbers import Paper
-from fedgmr.paper.rendering import markdown_rows
 from fedgmr.paper.tables import STAND_IN_MARK, Block, Cell, Measure
-from fedgmr.reporting.quantities import format_seconds
+from fedgmr.reporting.quantities import format_seconds, markdown_table
 from fedgmr.settings.refusals import SettingError
 
 NOTES = "notes.md"
@@ -54,7 +53,7 @@ def results_document(directory: Path) -> str:
             lines += ["", *_section(setting, here, paper, short=short)]
     if others:
         table = [[path.relative_to(directory).as_posix(), reason] for path, reason in others]
-        lines += ["", "## Other runs", "", *markdown_rows(["run", "why it is not above"], table, left=2)]
+        lines += ["", "## Other runs", "", *markdown_table([["run", "why it is not above"], *table], words=2)]
     notes = directory / NOTES
     if notes.is_file():
         lines += ["", "## Notes", "", notes.read_text(encoding="utf-8").strip()]
@@ -109,7 +108,7 @@ def _section(setting: Setting, kept: Sequence[KeptRun], paper: Paper, *, short: 
         "",
         f"Samples dealt to the clients: {splits}.",
         "",
-        *markdown_rows(_HEADER, [_fields(row) for row in rows], left=2),
+        *markdown_table([_HEADER, *(_fields(row) for row in rows)], words=2),
     ]
     if short:
         return text

@@ -10,7 +10,7 @@ import math
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from html import escape
 from pathlib import Path
 
@@ -19,7 +19,14 @@ import numpy as np
 from fedgmr.files import write_atomic
 from fedgmr.reporting import plots
 from fedgmr.reporting.html_page import Page
-from fedgmr.reporting.quantities import align_table, format_bytes, format_percent, format_seconds, format_target
+from fedgmr.reporting.quantities import (
+    align_table,
+    format_bytes,
+    format_percent,
+    format_seconds,
+    format_target,
+    markdown_table,
+)
 from fedgmr.reporting.records import Curve, Run, read_run
 
 _CAPTIONS = {
@@ -118,9 +125,7 @@ class Comparison:
 
     def markdown(self) -> str:
         """Write a Markdown table under a heading."""
-        rows = [[cell.replace("|", r"\|") for cell in row] for row in (self.header(), *self.cells())]
-        rows.insert(1, [":--", *["--:"] * (len(rows[0]) - 1)])
-        lines = ["| " + " | ".join(row) + " |" for row in rows]
+        lines = markdown_table([self.header(), *self.cells()], words=1)
         notes = [f"\nNote: {note}" for note in self.notes]
         return "\n".join([f"## {self.title}", "", self.heading(), "", *lines, *notes]) + "\n"
 
@@ -128,27 +133,20 @@ class Comparison:
         """Write the numbers unrounded, one line per method; a cell is empty where there is none."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        names = ["method", "runs", "accuracy", "accuracy_std", "half_accuracy", "half_accuracy_std"]
-        names += ["reached", "seconds_to_target", "bytes_to_target"]
-        writer.writerow([*names, "budget_seconds", "target_accuracy"])
-        for row in self.rows:
-            values = [getattr(row, name) for name in names]
-            writer.writerow(["" if value is None else value for value in [*values, self.budget, self.target]])
+        writer.writerow([*(column.name for column in fields(MethodRow)), "budget_seconds", "target_accuracy"])
+        writer.writerows([*astuple(row), self.budget, self.target] for row in self.rows)
         return buffer.getvalue()
 
     def write(self, directory: str | Path) -> Path:
-        """Write `report.html`, `comparison.csv`, `comparison.md` and the figures (PNG and PDF) into `directory`.
-
-        Returns:
-            The path of the page.
-        """
+        """Write `report.html`, `comparison.csv`, `comparison.md` and the figures (PNG and PDF); returns the page."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         accuracy, density, totals = {}, {}, {}
         for title, runs in self.groups.items():
             accuracy[title] = Curve.average(runs, lambda run: run.history.accuracy)
             density[title] = Curve.average(runs, lambda run: run.history.density.mean(axis=1))
-            totals[title] = _total_bytes(runs)
+            sums = [(run.history.bytes_down[-1].sum(), run.history.bytes_up[-1].sum()) for run in runs]
+            totals[title] = np.mean(sums, axis=0)
         charts = {
             "accuracy": plots.accuracy_figure(accuracy, target=self.target),
             "density": plots.mean_density_figure(density),
@@ -180,9 +178,6 @@ def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None) -> 
 
     Returns:
         The comparison. Unfinished runs are left out, with a note, unless no run has finished.
-
-    Raises:
-        ValueError: no runs, runs that cannot be compared, or a target that is not a fraction.
     """
     if not dirs:
         raise ValueError("no runs to compare: name at least one run directory")
@@ -220,11 +215,6 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
-def _total_bytes(runs: Sequence[Run]) -> tuple[float, float]:
-    down = _mean([float(run.history.bytes_down[-1].sum()) for run in runs])
-    return down, _mean([float(run.history.bytes_up[-1].sum()) for run in runs])
-
-
 def _budget(runs: Sequence[Run]) -> float:
     """Find the time that all runs cover. A diverged run stops early but its accuracy stands, so it sets no limit."""
     lengths = [run.seconds for run in runs if run.status != "diverged"] or [max(run.seconds for run in runs)]
@@ -243,9 +233,8 @@ def _check_comparable(runs: Sequence[Run]) -> None:
 def _notes(runs: Sequence[Run], ended: Sequence[Run], groups: Mapping[str, Sequence[Run]]) -> list[str]:
     notes = [f"left out, not finished: {run.path}" for run in runs if run not in ended]
     notes += [f"not finished: {run.path}" for run in ended if run.status not in _ENDED]
-    for run in ended:
-        if run.status == "diverged":
-            notes.append(f"{run.title}, seed {run.summary.get('seed')}, diverged; its last accuracy counts")
+    diverged = [run for run in ended if run.status == "diverged"]
+    notes += [f"{run.title}, seed {run.summary.get('seed')}, diverged; its last accuracy counts" for run in diverged]
     for title, members in groups.items():
         seeds = [run.summary.get("seed") for run in members]
         if len(set(seeds)) < len(seeds):

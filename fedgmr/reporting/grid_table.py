@@ -3,10 +3,8 @@
 Reads the summaries alone, so it also shows a grid that is only partly done.
 """
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +12,19 @@ from fedgmr.files import SUMMARY, read_json
 from fedgmr.reporting.quantities import align_table, format_seconds
 
 
-@dataclass(frozen=True, kw_only=True)
-class GridRun:
-    """A run of a grid: what the grid set for it, its method, and its directory."""
+def grid_table(names: Sequence[str], runs: Iterable[tuple[Sequence[str], Path]]) -> str:
+    """Write the final accuracies as an aligned table, with notes that a reader must know.
 
-    values: tuple[tuple[str, str], ...]  # (key, value)
-    method: str
-    directory: Path
-
-
-def grid_table(runs: Sequence[GridRun]) -> str:
-    """Write the final accuracies as an aligned table, with notes that a reader must know."""
-    groups: dict[tuple[tuple[str, ...], str], list[Mapping[str, Any]]] = {}
-    for run in runs:
-        row = tuple(value for _, value in run.values), run.method
-        groups.setdefault(row, []).append(read_json(run.directory / SUMMARY))
-    keys = [key for key, _ in runs[0].values]
-    header = [*keys, "method", "runs", "accuracy (%)", "at"]
-    rows = [[*values, method, *_cells(group)] for (values, method), group in groups.items()]
-    notes = _notes([entry for group in groups.values() for entry in group])
-    return "\n".join([*align_table([header, *rows], words=len(keys) + 1), *notes])
+    Args:
+        names: the columns that tell the runs apart: the keys of the grid and the method.
+        runs: each run by its words in these columns, with its directory; seeds have the same words.
+    """
+    groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for words, directory in runs:
+        groups.setdefault(tuple(words), []).append(read_json(directory / SUMMARY))
+    rows = [[*words, *_cells(group)] for words, group in groups.items()]
+    lines = align_table([[*names, "runs", "accuracy (%)", "at"], *rows], words=len(names))
+    return "\n".join([*lines, *_notes([entry for group in groups.values() for entry in group])])
 
 
 def _cells(group: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -45,10 +36,9 @@ def _cells(group: Sequence[Mapping[str, Any]]) -> list[str]:
     if not done:
         return [runs, "-", "-"]
     values = [100 * float(entry["final_accuracy"]) for entry in done]
-    spread = statistics.stdev(values) if len(values) > 1 else math.nan
+    spread = f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-"
     times = sorted({float(entry["seconds"]) for entry in done})
-    accuracy = f"{statistics.fmean(values):.2f} ± " + ("-" if math.isnan(spread) else f"{spread:.2f}")
-    return [runs, accuracy, ", ".join(map(format_seconds, times))]
+    return [runs, f"{statistics.fmean(values):.2f} ± {spread}", ", ".join(map(format_seconds, times))]
 
 
 def _notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:

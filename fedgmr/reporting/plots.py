@@ -6,6 +6,7 @@ Each function draws one chart, which can be saved and embedded. Read `report` an
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgmr.reporting.chart import COLOURS, DASHES, INK, Chart
 from fedgmr.reporting.quantities import format_percent, format_target
@@ -100,7 +101,7 @@ def bytes_figure(run: Run) -> Chart:
     return chart
 
 
-def method_bytes_figure(totals: Mapping[str, tuple[float, float]]) -> Chart:
+def method_bytes_figure(totals: Mapping[str, NDArray[np.float64]]) -> Chart:
     """Draw the bytes (down, up) of all clients together: one pair of bars per method."""
     down, up = np.array(list(totals.values())).T / 1e6
     chart = Chart("Data of all clients, whole run", 0.5, rows=len(totals))

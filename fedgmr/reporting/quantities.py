@@ -49,3 +49,9 @@ def align_table(rows: Sequence[Sequence[str]], *, words: int) -> list[str]:
         right = [cell.rjust(width) for cell, width in zip(row[words:], widths[words:], strict=True)]
         lines.append("  ".join(left + right))
     return [lines[0], "-" * len(lines[0]), *lines[1:]]
+
+
+def markdown_table(rows: Sequence[Sequence[str]], *, words: int) -> list[str]:
+    """The lines of a Markdown table from its header and its rows; the first `words` columns are aligned left."""
+    rule = [":--" if column < words else "--:" for column in range(len(rows[0]))]
+    return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in (rows[0], rule, *rows[1:])]

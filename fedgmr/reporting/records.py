@@ -159,13 +159,7 @@ class Run:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run directory.
-
-    Args:
-        path: a directory with at least `recipe.yaml` and `metrics.jsonl`.
-
-    Returns:
-        The run; a half-written last line of `metrics.jsonl` is ignored.
+    """Read a directory with at least `recipe.yaml` and `metrics.jsonl`, whose last line may be half-written.
 
     Raises:
         ValueError: `path` is not a run directory, or one of its files cannot be understood.

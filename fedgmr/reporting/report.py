@@ -18,16 +18,10 @@ _EVALUATIONS = ("time", "tick", "accuracy", "loss", "mean density", "updates", "
 
 
 def write_report(run_dir: str | Path) -> Path:
-    """Write the figures (PNG and PDF) and `report.html` into a run directory.
-
-    Args:
-        run_dir: a run directory; the run may be unfinished.
+    """Write the figures (PNG and PDF) and `report.html` into the directory of a run, which may be unfinished.
 
     Returns:
         The path of the page.
-
-    Raises:
-        ValueError: `run_dir` is not a run directory.
     """
     run = read_run(run_dir)
     curve = Curve(seconds=run.history.seconds, mean=run.history.accuracy)

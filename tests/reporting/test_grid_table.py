@@ -4,15 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedgmr.reporting.grid_table import GridRun, grid_table
+from fedgmr.reporting.grid_table import grid_table
+
+COLUMNS = ["training.learning_rate", "method"]
 
 
-def _run(folder: Path, rate: str, method: str, **summary: Any) -> GridRun:
+def _run(folder: Path, rate: str, method: str, **summary: Any) -> tuple[list[str], Path]:
     folder.mkdir()
     if summary:
         data = {"status": "finished", "seconds": 600.0, "short": False, "stand_in": None, **summary}
         (folder / "summary.json").write_text(json.dumps(data))
-    return GridRun(values=(("training.learning_rate", rate),), method=method, directory=folder)
+    return [rate, method], folder
 
 
 def test_means_spreads_and_what_is_missing(tmp_path: Path) -> None:
@@ -23,7 +25,7 @@ def test_means_spreads_and_what_is_missing(tmp_path: Path) -> None:
         _run(tmp_path / "d", "0.1", "FedAvg", final_accuracy=0.1, status="diverged"),
         _run(tmp_path / "e", "0.25", "FedGMR"),
     ]
-    assert grid_table(runs).splitlines() == [
+    assert grid_table(COLUMNS, runs).splitlines() == [
         "training.learning_rate  method           runs  accuracy (%)       at",
         "--------------------------------------------------------------------",
         "0.1                     FedGMR              2  85.00 ± 7.07    600 s",
@@ -35,7 +37,7 @@ def test_means_spreads_and_what_is_missing(tmp_path: Path) -> None:
 def test_short_runs_and_stand_ins_are_named(tmp_path: Path) -> None:
     one = _run(tmp_path / "a", "0.1", "FedGMR", final_accuracy=0.8, short=True, stand_in="A stands in for B")
     two = _run(tmp_path / "b", "0.2", "FedGMR", final_accuracy=0.8, stand_in="A stands in for B")
-    assert grid_table([one, two]).splitlines()[-2:] == [
+    assert grid_table(COLUMNS, [one, two]).splitlines()[-2:] == [
         "note: short runs (1 of 2), not for conclusions",
         "note: stand-in data: A stands in for B",
     ]
