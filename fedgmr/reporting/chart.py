@@ -26,13 +26,7 @@ _DOWN, _UP = "#0072B2", "#E69F00"
 
 
 class Chart:
-    """A figure with one pair of axes.
-
-    Args:
-        title: above the axes.
-        height: in inches.
-        rows: height is per row, for so many rows.
-    """
+    """A figure with one pair of axes, its title above; the height is in inches, of each row where `rows` is given."""
 
     def __init__(self, title: str, height: float, *, rows: int | None = None) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

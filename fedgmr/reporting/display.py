@@ -156,12 +156,9 @@ class Display:
         self._due = math.inf
 
     def begin(self, name: str, label: str, seconds: float) -> RunRow:
-        """Add a run that starts or goes on.
+        """Add a run that starts or goes on, with the words in its row and its time budget in virtual seconds.
 
-        Args:
-            name: its name in `work`, which is the name of its directory; empty for a single run.
-            label: the words in its row.
-            seconds: its time budget in virtual seconds.
+        `name` is its name in `work`, which is the name of its directory; empty for a single run.
         """
         self._rows.pop(name, None)  # a run that is resumed gets a new row, below the others
         row = self._rows[name] = RunRow(self, f"{label} {self._about.get(name, '')}".rstrip(), seconds, name)

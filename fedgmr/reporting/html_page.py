@@ -48,10 +48,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 class Page:
     """A page under construction: parts are added from top to bottom, then it is written.
 
-    Args:
-        title: the heading, and the title of the browser's window.
-        lead: a line below the heading.
-        soft: whether the lead is a side note.
+    The title is also the browser window's, the lead is a line below it; `soft` makes the lead a side note.
     """
 
     def __init__(self, title: str, lead: str, *, soft: bool = False) -> None:

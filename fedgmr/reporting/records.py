@@ -179,14 +179,12 @@ def read_run(path: str | Path) -> Run:
 
 
 def _read_summary(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        return {}
     try:
         summary = read_json(path)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not valid JSON: {error}; without it the run reads as unfinished") from error
     version = summary.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION and path.is_file():
         raise ValueError(f"{path} has schema_version {version}; this fedgmr reads version {SCHEMA_VERSION}")
     return summary
 

@@ -58,11 +58,7 @@ def build(kind: type[T], data: Mapping[str, Any] | T, *, path: str = "", base: T
 
 
 def imported(name: str, path: str) -> Any:
-    """Import the object that a user named in the settings.
-
-    Args:
-        name: an import path, ``package.module:Name``.
-        path: the dotted path of the key that holds it, for messages.
+    """Import the object ``package.module:Name`` that a user named under the key ``path``.
 
     Raises:
         SettingError: the module cannot be imported or has no such name.

@@ -37,15 +37,9 @@ class Place(str):
 
 
 def suggestion(word: str, known: Sequence[str], prefix: str = "") -> str:
-    """End a sentence about an unknown word.
+    """End a sentence about an unknown word: with the nearest known word, or with all of them where none is near.
 
-    Args:
-        word: the word that was given.
-        known: the words that are known in its place.
-        prefix: the part of the dotted path before the word, with the dot.
-
-    Returns:
-        A question with the nearest known word, or all known words where none is near.
+    ``prefix`` is the part of the dotted path before the word, with the dot.
     """
     near = _nearest(word, known)
     if near is not None:

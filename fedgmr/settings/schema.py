@@ -56,11 +56,7 @@ def _inside(slot: Slot, origin: type[Any]) -> Slot:
 def schema(kind: type[Any]) -> dict[str, Any]:
     """Describe a dataclass as JSON Schema (draft 2020-12), for editors that check and complete YAML.
 
-    Args:
-        kind: the dataclass at the top level of the file.
-
-    Returns:
-        The schema, with defaults, bounds, and the ``help`` of every field as its description.
+    The schema has defaults, bounds, and the ``help`` of every field as its description.
     """
     return {"$schema": _DIALECT, "title": kind.__name__} | _object(kind, complete=True)
 
