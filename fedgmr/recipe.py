@@ -43,8 +43,7 @@ class EvaluationSettings:
     """The times of evaluations, and the samples they are made on."""
 
     every_seconds: float | None = field(
-        default=None,
-        metadata={"above": 0, "help": "virtual seconds between evaluations; none: 10 x the period"},
+        default=None, metadata={"above": 0, "help": "virtual seconds between evaluations; none: 10 x the period"}
     )
     validation: Literal["server", "clients"] = field(
         default="server",
@@ -60,11 +59,7 @@ class EvaluationSettings:
     )
     client_holdout: float = field(
         default=0.1,
-        metadata={
-            "above": 0,
-            "below": 1,
-            "help": "share of its samples a client holds out, for validation: clients",
-        },
+        metadata={"above": 0, "below": 1, "help": "share of its samples a client holds out, for validation: clients"},
     )
 
 
@@ -166,10 +161,8 @@ def read_recipe_data(source: str) -> dict[str, Any]:
     if path.exists() or path.suffix:
         return read_mapping(path)
     if source not in shipped:
-        raise SettingError(
-            f"The recipe {source!r} is neither a file nor one that ships with the package: "
-            f"{suggestion(source, list(shipped))}"
-        )
+        fix = suggestion(source, list(shipped))
+        raise SettingError(f"The recipe {source!r} is neither a file nor one that ships with the package: {fix}")
     return read_mapping(shipped[source])
 
 

@@ -105,19 +105,16 @@ class Comparison:
             "time and data to it are means over the runs that reach it."
         )
 
-    def header(self) -> list[str]:
-        """Name the columns of `cells`."""
+    def table(self) -> list[list[str]]:
+        """Write the table as people read it: the header, then one row per method."""
         target = format_target(self.target)
         at = [f"acc. (%) at {format_seconds(time)}" for time in (self.budget, self.budget / 2)]
-        return ["method", "runs", *at, f"time to {target}", f"data to {target}"]
-
-    def cells(self) -> list[list[str]]:
-        """Write the table as people read it, one list per method."""
-        return [row.cells() for row in self.rows]
+        header = ["method", "runs", *at, f"time to {target}", f"data to {target}"]
+        return [header, *(row.cells() for row in self.rows)]
 
     def text(self) -> str:
         """Write an aligned table for the terminal."""
-        lines = align_table([self.header(), *self.cells()], words=1)
+        lines = align_table(self.table(), words=1)
         prose = [self.heading(), *(f"note: {note}" for note in self.notes)]
         # Paths in notes stay whole, so that they can be copied.
         heading, *notes = (textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False) for text in prose)
@@ -125,7 +122,7 @@ class Comparison:
 
     def markdown(self) -> str:
         """Write a Markdown table under a heading."""
-        lines = markdown_table([self.header(), *self.cells()], words=1)
+        lines = markdown_table(self.table(), words=1)
         notes = [f"\nNote: {note}" for note in self.notes]
         return "\n".join([f"## {self.title}", "", self.heading(), "", *lines, *notes]) + "\n"
 
@@ -157,7 +154,7 @@ class Comparison:
         page = Page(self.title, lead)
         page.notices(self.notes)
         page.heading("Methods")
-        page.table(self.header(), self.cells())
+        page.table(*self.table())
         page.add(f'<p class="soft">{escape(self.heading())}</p>')
         page.heading("Figures")
         for name, chart in charts.items():

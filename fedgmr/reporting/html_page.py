@@ -82,7 +82,7 @@ class Page:
             f"</div><figcaption>{escape(caption)}</figcaption></figure>"
         )
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    def table(self, header: Sequence[str], *rows: Sequence[str]) -> None:
         """Add a table that scrolls sideways where the screen is narrow."""
         head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
         body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)

@@ -45,9 +45,8 @@ def align_table(rows: Sequence[Sequence[str]], *, words: int) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        left = [cell.ljust(width) for cell, width in zip(row[:words], widths[:words], strict=True)]
-        right = [cell.rjust(width) for cell, width in zip(row[words:], widths[words:], strict=True)]
-        lines.append("  ".join(left + right))
+        aligned = [f"{cell:{'<' if column < words else '>'}{widths[column]}}" for column, cell in enumerate(row)]
+        lines.append("  ".join(aligned))
     return [lines[0], "-" * len(lines[0]), *lines[1:]]
 
 

@@ -41,7 +41,7 @@ def write_report(run_dir: str | Path) -> Path:
     page.figure(images["density"], "Density of the sub-model each client trains; 1 is the full model.")
     page.figure(images["bytes"], "Data each client received and sent in the whole run (1 MB is 10⁶ bytes).")
     page.heading("Evaluations")
-    page.table(_EVALUATIONS, _evaluations(run))
+    page.table(_EVALUATIONS, *_evaluations(run))
     page.heading("Provenance")
     page.details("Resolved recipe", run.recipe_text)
     if versions := run.summary.get("versions"):

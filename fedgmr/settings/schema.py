@@ -13,10 +13,11 @@ from fedgmr.settings.slots import BOUNDS, SCALARS, Slot, is_value, keys_of, kind
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _IMPORT_PATH = {"type": "string", "pattern": "^[^:]+:[^:]+$"}
+_ANYTHING = Slot()
 
 
-def plain(value: Any) -> Any:
-    """Turn a value into JSON-ready data that ``build`` turns back into an equal value.
+def plain(value: Any, slot: Slot = _ANYTHING) -> Any:
+    """Turn a value that stands in a slot into JSON-ready data that ``build`` turns back into an equal value.
 
     Returns:
         Dataclasses as dicts in field order, components with their ``kind`` first, tuples as lists; an infinite float
@@ -25,10 +26,6 @@ def plain(value: Any) -> Any:
     Raises:
         TypeError: the value holds something that JSON cannot express.
     """
-    return _plain(value, Slot())
-
-
-def _plain(value: Any, slot: Slot) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -39,18 +36,18 @@ def _plain(value: Any, slot: Slot) -> Any:
         own = slot.component and cls not in slot.kinds
         name = f"{cls.__module__}:{cls.__qualname__}" if own else kind_of(cls)
         data: dict[str, Any] = {} if name is None else {"kind": name}
-        return data | {key: _plain(getattr(value, key), slot) for key, slot in keys_of(cls).items()}
+        return data | {key: plain(getattr(value, key), slot) for key, slot in keys_of(cls).items()}
     if isinstance(value, (list, tuple)):
         inner = _inside(slot, tuple)
-        return [_plain(element, inner) for element in value]
+        return [plain(element, inner) for element in value]
     if isinstance(value, Mapping):
         inner = _inside(slot, dict)
-        return {str(name): _plain(entry, inner) for name, entry in value.items()}
+        return {str(name): plain(entry, inner) for name, entry in value.items()}
     raise TypeError(f"{value!r} has no JSON form: keep numbers, texts, lists and mappings in settings.")
 
 
 def _inside(slot: Slot, origin: type[Any]) -> Slot:
-    return next((slot.inside(member) for member in slot.simple if get_origin(member) is origin), Slot())
+    return next((slot.inside(member) for member in slot.simple if get_origin(member) is origin), _ANYTHING)
 
 
 def schema(kind: type[Any]) -> dict[str, Any]:
@@ -81,7 +78,7 @@ def _property(slot: Slot) -> dict[str, Any]:
     if "help" in slot.metadata:
         node["description"] = slot.metadata["help"]
     if slot.default is not MISSING:
-        node["default"] = _plain(slot.default, slot)
+        node["default"] = plain(slot.default, slot)
     return node
 
 

@@ -26,7 +26,7 @@ def test_table_by_hand(dirs: list[Path]) -> None:
     comparison = compare_runs(dirs)
     assert comparison.budget == 200.0
     assert comparison.target == 0.779  # 95 % of 82 %
-    assert comparison.header() == [
+    assert comparison.table()[0] == [
         "method",
         "runs",
         "acc. (%) at 200 s",
@@ -34,7 +34,7 @@ def test_table_by_hand(dirs: list[Path]) -> None:
         "time to 77.9 %",
         "data to 77.9 %",
     ]
-    assert comparison.cells() == [
+    assert comparison.table()[1:] == [
         ["A", "3", "82.00 ± 2.00", "60.00 ± 10.00", "200 s", "360.0 MB"],
         ["B", "3", "71.00 ± 1.00", "41.00 ± 1.00", "- (0 of 3)", "- (0 of 3)"],
     ]
@@ -45,15 +45,15 @@ def test_table_by_hand(dirs: list[Path]) -> None:
 def test_way_to_a_target_is_the_mean_over_the_runs_that_reach_it(dirs: list[Path]) -> None:
     comparison = compare_runs(dirs, target=0.7)
     # A reaches 70 % at 200, 200 and 100 s; 1.8 MB pass per second
-    assert comparison.cells()[0][4:] == ["167 s", "300.0 MB"]
+    assert comparison.table()[1][4:] == ["167 s", "300.0 MB"]
     comparison = compare_runs(dirs, target=0.71)
-    assert comparison.cells()[1][4:] == ["200 s (2 of 3)", "360.0 MB (2 of 3)"]
+    assert comparison.table()[2][4:] == ["200 s (2 of 3)", "360.0 MB (2 of 3)"]
     assert "Target 71.0 %, as asked" in comparison.heading()
 
 
 def test_one_seed_has_no_std(dirs: list[Path]) -> None:
     comparison = compare_runs([dirs[0], dirs[3]])
-    assert [row[2] for row in comparison.cells()] == ["80.00 ± -", "70.00 ± -"]
+    assert [row[2] for row in comparison.table()[1:]] == ["80.00 ± -", "70.00 ± -"]
     assert comparison.rows[0].accuracy_std is None
     assert ",," in comparison.csv()
 
@@ -100,7 +100,7 @@ def test_budget_is_the_time_all_runs_cover(tmp_path: Path) -> None:
 def test_unfinished_runs_are_left_out_with_a_note(dirs: list[Path], tmp_path: Path) -> None:
     half = write_run(tmp_path / "half", [evaluation(0.0, 0.1), evaluation(50.0, 0.3)], None)
     comparison = compare_runs([*dirs, half])
-    assert comparison.cells() == compare_runs(dirs).cells()
+    assert comparison.table() == compare_runs(dirs).table()
     assert comparison.notes == (f"left out, not finished: {half}",)
     assert comparison.text().split()[-6:] == f"note: left out, not finished: {half}".split()
     alone = compare_runs([half])
@@ -154,7 +154,7 @@ def test_everything_is_written_and_self_contained(study: list[Path], tmp_path: P
     page = path.read_text(encoding="utf-8")
     assert_self_contained(page)
     reader = PageReader(page)
-    assert reader.rows == [comparison.header(), *comparison.cells()]
+    assert reader.rows == comparison.table()
     assert len([reference for reference in reader.references if reference.startswith("data:image/png")]) == 3
     assert comparison.rows[0].method == "FedGMR"
     assert (path.parent / "comparison.csv").read_text() == comparison.csv()
