@@ -164,7 +164,7 @@ class LocalTraining:
         model = OwnDropout.install(self._model(), torch.Generator()).train()
         before = torch.default_generator.get_state()
         with torch.random.fork_rng(devices=[]):
-            products = _products(model, self._batch())
+            products = sum(work.products for work in LayerWork.observe(model, self._batch()).values())
             draws = not torch.equal(torch.default_generator.get_state(), before)
         return "threaded" if products <= _SMALL and not draws else "sequential"
 
@@ -175,24 +175,12 @@ class LocalTraining:
             return execution.sparse
         if self.work.device.type != "cpu" or self.by_width or min(self.ladder) == 1 or execution.autocast != "none":
             return 0.0
-        model = self._model()
-        layers = SparseCutter.large_layers(model, self.layout, execution.sparse_from)
-        largest = LayerWork.observe(model, layers, self._batch()) if layers else None
+        model = self._model().eval()
+        large = SparseCutter.large_layers(model, self.layout, execution.sparse_from)
+        if not large:
+            return 0.0
+        with torch.random.fork_rng(devices=[]):
+            found = LayerWork.observe(model, self._batch())
+        works = [found[layer] for layer in large.values() if layer in found]
+        largest = max(works, key=lambda work: work.products, default=None)
         return 0.0 if largest is None else largest.break_even(steps=self.settings.steps, dtype=self.layout.dtype)
-
-
-@torch.no_grad()
-def _products(model: nn.Module, inputs: Tensor) -> int:
-    """Count the multiplications of the convolutions and linear layers in a forward pass."""
-    found = 0
-
-    def count(layer: nn.Module, given: tuple[Tensor, ...], outputs: Tensor) -> None:
-        nonlocal found
-        assert isinstance(layer.weight, Tensor)
-        found += outputs.numel() * layer.weight[0].numel()
-
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
-            layer.register_forward_hook(count)
-    model(inputs)
-    return found

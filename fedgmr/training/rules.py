@@ -213,9 +213,10 @@ class ThresholdedSGD(LocalRule):
     def _thresholds(self, sub: SubModel) -> list[Tensor | None]:
         """Theta per parameter, from the sub-model as received; None for normalisation parameters, never masked."""
         if "thetas" not in sub.notes:
+            places = sub.cut.module.layout.parameters
             smallest = [
                 None if place.norm else _smallest(parameter.detach(), outside)
-                for place, parameter, outside in zip(sub.places, sub.parameters, sub.masks, strict=True)
+                for place, parameter, outside in zip(places, sub.parameters, sub.masks, strict=True)
             ]
             ranked = [theta for theta in smallest if theta is not None]
             least = torch.stack(ranked).min() if ranked else None

@@ -77,16 +77,10 @@ class Evaluator:
         calibration: Tensor | None = None,
         execution: ExecutionSettings | None = None,
     ) -> None:
-        """An evaluator.
+        """Evaluate with at most `batch` samples in one forward pass, None: as the task says.
 
-        Args:
-            task: the task.
-            layout: of the task's model.
-            batch: most samples in one forward pass; None: as the task says.
-            seed: the run's, so that what the layout leaves out (frozen parameters) is as in training.
-            norm: how the method keeps batch-norm statistics.
-            calibration: inputs that static batch norm builds its statistics from; without any it uses batch statistics.
-            execution: the recipe's number formats.
+        `seed` is the run's, so that what the layout leaves out (frozen parameters) is as in training. Static batch norm
+        builds its statistics from the inputs `calibration`; without any it uses batch statistics.
         """
         device = task.test[0].device
         self.task, self.layout, self.execution = task, layout, execution or ExecutionSettings()

@@ -103,7 +103,7 @@ class GraphedExecutor:
             idle = list(self._slots)
             for number in range(start, min(start + len(self._slots), len(tasks))):
                 chosen = next((slot for slot in idle if slot.knows(tasks[number])), None)
-                slot = chosen or min(idle, key=lambda slot: slot.captures)
+                slot = chosen or min(idle, key=lambda slot: len(slot.graphs))
                 idle.remove(slot)
                 assigned.append((number, slot))
         return assigned

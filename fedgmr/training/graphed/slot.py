@@ -31,17 +31,12 @@ class Slot:
         self.loss = torch.zeros((), device=device)
         self._draws: torch.Generator | None = None  # for a model that draws while it trains
         self._absent: Tensor | None = None  # bool: the classes that the client does not have
-        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._pool = None if stream is None else torch.cuda.graph_pool_handle()
-
-    @property
-    def captures(self) -> int:
-        """The number of graphs."""
-        return len(self._graphs)
 
     def knows(self, task: ClientTask) -> bool:
         """Whether a task of this level has been captured here."""
-        return any(key == self.workspace.cutter.key(task.level) for key, _ in self._graphs)
+        return any(key == self.workspace.cutter.key(task.level) for key, _ in self.graphs)
 
     def train(self, task: ClientTask, batches: Tensor, drawn: Tensor | None, loss: Tensor) -> Update:
         """The update for `task`; its loss goes to `loss`."""
@@ -60,7 +55,7 @@ class Slot:
 
     def _knows_all(self, levels: Sequence[int]) -> bool:
         count = len(levels) if len(set(levels)) == 1 else 1
-        return all((self.workspace.cutter.key(level), count) in self._graphs for level in set(levels))
+        return all((self.workspace.cutter.key(level), count) in self.graphs for level in set(levels))
 
     def _all_steps(
         self, task: ClientTask, levels: Sequence[int], batches: Tensor, drawn: Tensor | None, loss: Tensor
@@ -89,9 +84,9 @@ class Slot:
             self._steps(level, count)
             return
         key = (self.workspace.cutter.key(level), count)
-        if key not in self._graphs:
-            self._graphs[key] = self._captured(task, level, count)
-        self._graphs[key].replay()
+        if key not in self.graphs:
+            self.graphs[key] = self._captured(task, level, count)
+        self.graphs[key].replay()
 
     def _captured(self, task: ClientTask, level: int, count: int) -> torch.cuda.CUDAGraph:
         module = self.workspace.opened.cut.module

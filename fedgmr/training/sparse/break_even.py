@@ -7,8 +7,7 @@ work do not decide. Read next: `cut.py`.
 
 import time
 import timeit
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,30 +28,36 @@ _MARGIN = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWork:
-    """The work of a linear layer in one step."""
+    """The work of a linear layer or a convolution in one step."""
 
     outputs: int
-    inputs: int
+    inputs: int  # weights per output
     rows: int  # samples, or samples times positions
 
     @classmethod
-    def observe(cls, module: nn.Module, layers: Mapping[str, nn.Linear], inputs: Tensor) -> "LayerWork | None":
-        """Run `module` on `inputs`: the work of the one of `layers` with the most; None where it uses none of them."""
-        rows: Counter[nn.Module] = Counter()
+    @torch.no_grad()
+    def observe(cls, module: nn.Module, inputs: Tensor) -> "dict[nn.Module, LayerWork]":
+        """Run `module` on `inputs`: the work of each linear layer and convolution that it uses."""
+        works: dict[nn.Module, LayerWork] = {}
 
-        def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-            rows[layer] += given[0][..., 0].numel()
+        def note(layer: nn.Linear | nn.modules.conv._ConvNd, _: object, products: Tensor) -> None:
+            outputs = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+            rows = products.numel() // outputs + (works[layer].rows if layer in works else 0)
+            works[layer] = cls(outputs=outputs, inputs=layer.weight[0].numel(), rows=rows)
 
-        hooks = [layer.register_forward_pre_hook(note) for layer in layers.values()]
+        layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd)]
+        hooks = [layer.register_forward_hook(note) for layer in layers]
         try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                module.eval()(inputs)
+            module(inputs)
         finally:
             for hook in hooks:
                 hook.remove()
-        used = [layer for layer in layers.values() if layer in rows]
-        works = [cls(outputs=layer.out_features, inputs=layer.in_features, rows=rows[layer]) for layer in used]
-        return max(works, key=lambda work: work.outputs * work.inputs * work.rows, default=None)
+        return works
+
+    @property
+    def products(self) -> int:
+        """The multiplications of the forward pass."""
+        return self.outputs * self.inputs * self.rows
 
     def break_even(self, *, steps: int, dtype: torch.dtype) -> float:
         """Find the largest of `DENSITIES` at which the layer is faster sparse; 0 where none is."""

@@ -96,14 +96,14 @@ class _SparseModule(FlatModule):
         return pattern.among(columns.index_select(0, live).flatten())
 
 
-class SparseCutter:
+class SparseCutter(MaskedCutter):
     """One module on a CPU; in a sub-model its large linear layers are sparse where that pays."""
 
     def __init__(self, model: nn.Module, layout: Layout, *, density: float, smallest: int) -> None:
         """Take `model` over; layers with `smallest` weights or more are sparse up to this density of their own."""
         large = self.large_layers(model, layout, smallest) if density > 0 else {}
-        self.module = _DenseModule(model, layout, large)
-        self.layout, self._masked = layout, MaskedCutter(self.module)
+        self.dense, self.layout = _DenseModule(model, layout, large), layout
+        super().__init__(self.dense)
         sizes = {place.name: place.size for place in layout.parameters}
         self._at_most = {name: int(density * sizes[name]) for name in large}
 
@@ -124,17 +124,13 @@ class SparseCutter:
                 found[name] = layer
         return found
 
-    def key(self, level: int) -> int:
-        """Name the only module."""
-        return 0
-
     def cut(self, levels: LevelMap, level: int) -> Cut:
         """Make the cut of a level; a masked one where no layer keeps few enough weights."""
         places = {place.name: place for place in self.layout.parameters}
         found = {name: Pattern.find(levels, level, places[name], at_most=n) for name, n in self._at_most.items()}
         kept = {name: positions for name, positions in found.items() if positions is not None}
         if not kept:
-            return self._masked.cut(levels, level)
+            return super().cut(levels, level)
         own, codes, coordinates, start = [], [], [], 0
         for place in self.layout.parameters:
             code, shape = levels.levels[place.start : place.stop], place.shape
@@ -152,7 +148,7 @@ class SparseCutter:
         packing = np.concatenate([np.flatnonzero(coded == inside) for inside in range(level + 1)])
         patterns = {name: Pattern.of(positions, places[name].shape) for name, positions in kept.items()}
         return Cut(
-            module=_SparseModule(self.module, replace(self.layout, parameters=tuple(own)), patterns),
+            module=_SparseModule(self.dense, replace(self.layout, parameters=tuple(own)), patterns),
             levels=levels,
             level=level,
             coordinates=torch.cat(coordinates),

@@ -34,24 +34,10 @@ class StackedExecutor:
 
     def __init__(self, work: LocalWork, plan: StackPlan, *, most: int | None = None) -> None:
         """`plan` is the model's; `most` limits how many tasks are trained at once."""
-        stacking = work.rule.stacking
-        assert stacking is not None
         self.work, self.device = work, work.device
-        steps, batch = work.steps, work.order.batch_size
-        self.net = StackedNet(
-            plan,
-            self.device,
-            most=most or _MOST,
-            batch=batch,
-            steps=steps,
-            stacking=stacking,
-            binary=work.task.loss is one_hot_bce,
-            absent=work.rule.masked_loss,
-            tf32=work.execution.tf32,
-        )
-        self._table = TaskTable(self.net.most, steps, batch, self.device)
+        self.net = StackedNet(plan, work, most=most or _MOST)
+        self._table = TaskTable(self.net.most, work.steps, work.order.batch_size, self.device)
         self._drawn: Tensor | None = None
-        self._absent: dict[int, Tensor] = {}  # by client: 1 for the classes that it does not have
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     @staticmethod
@@ -74,14 +60,11 @@ class StackedExecutor:
         return [update for start in range(0, len(tasks), most) for update in self._train(tasks[start : start + most])]
 
     def _train(self, tasks: Sequence[ClientTask]) -> list[Update]:
-        count, work = len(tasks), self.work
+        count, work, table, plan = len(tasks), self.work, self._table, self.net.plan
         values = [torch.empty(task.levels.sizes[task.level], device=self.device) for task in tasks]
-        self._table.send(
-            [
-                self._table.row(task, room, self._absent_classes(task.client), work.levels(task), work.batches(task))
-                for task, room in zip(tasks, values, strict=True)
-            ]
-        )
+        absent = [work.absent(task.client, plan.classes) if self.net.absent else None for task in tasks]
+        rows = zip(tasks, values, absent, map(work.levels, tasks), map(work.batches, tasks), strict=True)
+        table.send([table.row(*row) for row in rows])
         draws = [torch.from_numpy(drawn) for drawn in map(work.drawn, tasks) if drawn is not None]
         if draws:
             if self._drawn is None:
@@ -108,13 +91,14 @@ class StackedExecutor:
 
     def _steps(self, count: int) -> None:
         """Do all steps of `count` tasks; this is captured."""
-        net, work, table = self.net, self.work, self._table
-        net.table[:count].copy_(table.columns(count))
-        net.rates[:count].copy_(table.rates(count))
-        net.limits[:, :count].copy_(table.levels(count).t())
+        net, work = self.net, self.work
+        columns, rates, levels, batches = self._table.parts(count)
+        net.table[:count].copy_(columns)
+        net.rates[:count].copy_(rates)
+        net.limits[:, :count].copy_(levels.t())
         drawn = None if self._drawn is None else self._drawn[:count].flatten(0, 1)
         with work.execution.number_formats(self.device, training=True):
-            inputs, targets = work.prepared(table.batches(count), drawn)
+            inputs, targets = work.prepared(batches, drawn)
         if inputs.dim() == 5:
             inputs = inputs.permute(0, 1, 3, 4, 2)
         inputs = inputs.reshape(count, work.steps, -1)
@@ -123,10 +107,3 @@ class StackedExecutor:
         for number in range(work.steps):
             net.step(number, inputs[:, number], targets[:, number], count)
         net.take_out(count)
-
-    def _absent_classes(self, client: int) -> Tensor | None:
-        if not self.net.absent:
-            return None
-        if client not in self._absent:
-            self._absent[client] = self.work.absent(client, self.net.plan.classes).to(torch.uint8)
-        return self._absent[client]

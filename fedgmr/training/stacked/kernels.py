@@ -371,9 +371,7 @@ def conv_step(  # type: ignore[no-untyped-def]
         to += weight_at
         weight = tl.load(weights + to, mask=inside, other=0.0)
         level = tl.load(levels + to, mask=inside, other=_NOWHERE)
-        _descend(
-            weights, levels, fallen, to, inside, weight, level, sums, rate, limit, theta, MODE, DERIVATIVE
-        )  # fmt: skip
+        _descend(weights, levels, fallen, to, inside, weight, level, sums, rate, limit, theta, MODE, DERIVATIVE)
         to_bias = bias_at + output
         bias = tl.load(weights + to_bias, mask=mine, other=0.0)
         its_level = tl.load(levels + to_bias, mask=mine, other=_NOWHERE)
@@ -400,9 +398,7 @@ def reduce_step(  # type: ignore[no-untyped-def]
     rate = tl.load(rates + client)
     to = client * size + weight_at + at
     weight = tl.load(weights + to, mask=inside, other=0.0)
-    _descend(
-        weights, levels, fallen, to, inside, weight, level, gradient, rate, limit, theta, MODE, DERIVATIVE
-    )  # fmt: skip
+    _descend(weights, levels, fallen, to, inside, weight, level, gradient, rate, limit, theta, MODE, DERIVATIVE)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -473,9 +469,7 @@ def linear_step(  # type: ignore[no-untyped-def]
             read = tl.load(alive + client * size + to, mask=known, other=0.0) if MODE == "level" else weight
             sums = tl.dot(slope, read, sums, input_precision=PRECISION)
         gradient = tl.dot(tl.trans(slope), value, input_precision=PRECISION)
-        _descend(
-            weights, levels, fallen, to, known, weight, level, gradient, rate, limit, theta, MODE, DERIVATIVE
-        )  # fmt: skip
+        _descend(weights, levels, fallen, to, known, weight, level, gradient, rate, limit, theta, MODE, DERIVATIVE)
         if tl.program_id(0) == 0:
             to_bias = bias_at + output
             bias = tl.load(weights + to_bias, mask=there, other=0.0)

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.training.execution import TRITON
-from fedgmr.training.rules import Stacking
 from fedgmr.training.stacked.plan import Conv, Linear, StackPlan
 from fedgmr.training.stacked.table import Column
+from fedgmr.training.work import LocalWork
 
 if TRITON:
     from fedgmr.training.stacked import kernels
@@ -37,23 +38,15 @@ class _Tiles:
 class StackedNet:
     """Up to `most` clients side by side."""
 
-    def __init__(
-        self,
-        plan: StackPlan,
-        device: torch.device,
-        *,
-        most: int,
-        batch: int,
-        steps: int,
-        stacking: Stacking,
-        binary: bool,
-        absent: bool,
-        tf32: bool,
-    ) -> None:
-        """`binary`: the loss is one-hot binary cross-entropy; `absent`: clients lack classes, named in the table."""
-        self.plan, self.device, self.most, self.batch, self.steps = plan, device, most, batch, steps
-        self.stacking, self.binary, self.absent = stacking, binary, absent
-        self.precision = "tf32" if tf32 else "ieee"
+    def __init__(self, plan: StackPlan, work: LocalWork, *, most: int) -> None:
+        """Take memory for tasks of `work` with the model of `plan`."""
+        device, stacking = work.device, work.rule.stacking
+        assert stacking is not None
+        self.plan, self.device, self.most, self.stacking = plan, device, most, stacking
+        self.batch, self.steps = work.order.batch_size, work.steps
+        self.binary = work.task.loss is one_hot_bce
+        self.absent = work.rule.masked_loss  # clients lack classes, named in the table
+        self.precision = "tf32" if work.execution.tf32 else "ieee"
         self.order, self.inverse = plan.order.to(device), plan.inverse.to(device)
         self.row = len(plan.order)
         self.weights = torch.zeros((most, self.row), device=device)
@@ -62,9 +55,8 @@ class StackedNet:
         self.fallen = torch.zeros_like(self.weights) if stacking.mode == "threshold" else self.weights[:0]
         self.table = torch.zeros((most, len(Column)), dtype=torch.int64, device=device)
         # Each step's begin at a multiple of 128 bytes, so that one compiled kernel does for all steps.
-        self.limits = torch.zeros((steps, 32 * _cdiv(most, 32)), dtype=torch.int32, device=device)
-        self.rates, self.thetas = (torch.zeros(most, device=device) for _ in range(2))
-        self.losses = torch.zeros(most, device=device)
+        self.limits = torch.zeros((self.steps, 32 * _cdiv(most, 32)), dtype=torch.int32, device=device)
+        self.rates, self.thetas, self.losses = (torch.zeros(most, device=device) for _ in range(3))
         self.damaged = torch.zeros(most, dtype=torch.int32, device=device)
         # By convolution and one further: the first of a client's channels before it, and behind the last.
         self.convs = [layer for layer in plan.layers if isinstance(layer, Conv)]
@@ -83,15 +75,12 @@ class StackedNet:
             self._room(layer.numbers * (4 if pool else 1)) for layer, pool in zip(plan.layers, pooled, strict=True)
         ]
         self.shares = [self._share(layer) for layer in plan.layers]
-        longest = max(
-            [
-                splits * _span(layer)
-                for layer, (_, splits) in zip(plan.layers, self.shares, strict=True)
-                if isinstance(layer, Conv) and self._apart(splits)
-            ],
-            default=0,
-        )
-        self.parts = torch.zeros(most * longest, device=device)
+        lengths = [
+            splits * _span(layer)
+            for layer, (_, splits) in zip(plan.layers, self.shares, strict=True)
+            if isinstance(layer, Conv) and self._apart(splits)
+        ]
+        self.parts = torch.zeros(most * max(lengths, default=0), device=device)
 
     def lay_out(self, count: int) -> None:
         """Every client's sub-model, from where the table says."""

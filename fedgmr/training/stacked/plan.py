@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from fedgmr.submodels.layout import Layout, TensorPlace
+from fedgmr.submodels.layout import Layout
 from fedgmr.training.chains import Chain
 
 _ALIGNED = 16
@@ -104,7 +104,9 @@ class StackPlan:
 
 class _Planner:
     def __init__(self, layout: Layout) -> None:
-        self.places = {place.name: place for place in layout.parameters}
+        self.coordinates = {
+            place.name: torch.arange(place.start, place.stop).view(place.shape) for place in layout.parameters
+        }
         self.size = layout.size
         self.layers: list[Conv | Linear] = []
         self.parts: list[Tensor] = []
@@ -143,22 +145,17 @@ class _Planner:
         return StackPlan(layers=tuple(self.layers), order=torch.cat(self.parts).to(torch.int32), size=self.size)
 
     def _conv(self, name: str, layer: nn.Conv2d, pixels: tuple[int, ...], *, pool: bool) -> tuple[int, ...] | None:
-        channels, height, width = pixels
-        kernel, padding = layer.kernel_size[0], layer.padding
+        weight, bias = (self.coordinates.get(f"{name}.{part}") for part in ("weight", "bias"))
+        (channels, height, width), padding = pixels, layer.padding
         plain = (layer.stride, layer.dilation, layer.groups, layer.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
         square = layer.kernel_size[0] == layer.kernel_size[1] and isinstance(padding, tuple) and len(set(padding)) == 1
-        if not plain or not square or layer.bias is None or channels != layer.in_channels:
+        if not plain or not square or channels != layer.in_channels or weight is None or bias is None:
             return None
         assert isinstance(padding, tuple)
-        weight = self.places.get(f"{name}.weight")
-        bias = self.places.get(f"{name}.bias")
-        if weight is None or bias is None:
-            return None
-        lying = _coordinates(weight).view(weight.shape).permute(0, 2, 3, 1)
         found = Conv(
-            weight_at=self._put(lying),
-            bias_at=self._put(_coordinates(bias)),
-            kernel=kernel,
+            weight_at=self._put(weight.permute(0, 2, 3, 1)),
+            bias_at=self._put(bias),
+            kernel=layer.kernel_size[0],
             padding=padding[0],
             inputs=channels,
             outputs=layer.out_channels,
@@ -174,19 +171,14 @@ class _Planner:
         return layer.out_channels, out_height // half, out_width // half
 
     def _linear(self, name: str, layer: nn.Linear, shape: torch.Size, *, relu: bool) -> bool:
-        weight, bias = self.places.get(f"{name}.weight"), self.places.get(f"{name}.bias")
+        weight, bias = (self.coordinates.get(f"{name}.{part}") for part in ("weight", "bias"))
         if weight is None or bias is None or shape.numel() != layer.in_features:
             return False
-        lying = _coordinates(weight).view(weight.shape)
+        outputs, inputs = weight.shape
         if len(shape) == 3:
-            lying = lying.view(-1, *shape).permute(0, 2, 3, 1)
-        weight_at = self._put(lying)
-        bias_at = self._put(_coordinates(bias))
-        self.layers.append(
-            Linear(
-                weight_at=weight_at, bias_at=bias_at, inputs=layer.in_features, outputs=layer.out_features, relu=relu
-            )
-        )
+            weight = weight.view(-1, *shape).permute(0, 2, 3, 1)
+        at = {"weight_at": self._put(weight), "bias_at": self._put(bias)}
+        self.layers.append(Linear(**at, inputs=inputs, outputs=outputs, relu=relu))
         return True
 
     def _put(self, coordinates: Tensor) -> int:
@@ -197,7 +189,3 @@ class _Planner:
         self.parts += [flat, torch.full((gap,), -1)]
         self.length += len(flat) + gap
         return start
-
-
-def _coordinates(place: TensorPlace) -> Tensor:
-    return torch.arange(place.start, place.stop)

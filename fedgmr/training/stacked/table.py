@@ -59,18 +59,9 @@ class TaskTable:
         row[len(Column) + self.steps :] = batches.reshape(-1)
         return row
 
-    def columns(self, count: int) -> Tensor:
-        """Int64 [count, columns]: the columns of the first rows."""
-        return self.rows[:count, : len(Column)]
-
-    def rates(self, count: int) -> Tensor:
-        """Float64 [count]: their learning rates."""
-        return self.rows.view(torch.float64)[:count, Column.RATE]
-
-    def levels(self, count: int) -> Tensor:
-        """Int64 [count, steps]: the level of each step."""
-        return self.rows[:count, len(Column) : len(Column) + self.steps]
-
-    def batches(self, count: int) -> Tensor:
-        """Int64 [count · steps, batch]: the samples of each step."""
-        return self.rows[:count, len(Column) + self.steps :].reshape(count * self.steps, -1)
+    def parts(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The first rows' columns, learning rates, levels [count, steps] and samples [count · steps, batch]."""
+        rows, behind = self.rows[:count], len(Column) + self.steps
+        rates = rows.view(torch.float64)[:, Column.RATE]
+        batches = rows[:, behind:].reshape(count * self.steps, -1)
+        return rows[:, : len(Column)], rates, rows[:, len(Column) : behind], batches

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask
-from fedgmr.submodels.layout import TensorPlace
 from fedgmr.training.optimizers import SGD, Descent, Optimizer
 from fedgmr.training.submodel.cut import BitMask, Cut, Cutter
 from fedgmr.training.submodel.flat_module import FlatModule
@@ -44,13 +43,8 @@ class SubModel:
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The parameters, in the order of `places`."""
+        """The parameters, in the order of the module's layout."""
         return self.cut.module.parameters
-
-    @property
-    def places(self) -> Sequence[TensorPlace]:
-        """The place of each parameter in `flat`."""
-        return self.cut.module.layout.parameters
 
     @property
     def flat(self) -> Tensor:
@@ -70,7 +64,7 @@ class SubModel:
     @cached_property
     def masks(self) -> Sequence[Tensor | None]:
         """For each parameter the entries outside the sub-model (bool, in its shape); None where there are none."""
-        return [None] * len(self.places) if self.outside is None else self.cut.module.views(self.outside)
+        return [None] * len(self.parameters) if self.outside is None else self.cut.module.views(self.outside)
 
     def loss_on(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Compute the loss of the sub-model on a mini-batch."""

@@ -27,16 +27,18 @@ class Words(nn.Module):
 
 def test_rows_are_counted_where_they_pass() -> None:
     model = Words()
-    layers = {"each": model.each, "last": model.last, "idle": model.idle}
-    inputs = torch.randn(5, 11, 8)
-    assert LayerWork.observe(model, layers, inputs) == LayerWork(outputs=6, inputs=8, rows=55), "the one with most work"
-    assert LayerWork.observe(model, {"last": model.last}, inputs) == LayerWork(outputs=3, inputs=6, rows=5)
-    assert LayerWork.observe(model, {"idle": model.idle}, inputs) is None
-    torch.manual_seed(3)
-    state = torch.get_rng_state()
-    LayerWork.observe(model, layers, torch.zeros(5, 11, 8))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not model.each._forward_pre_hooks
+    found = LayerWork.observe(model, torch.randn(5, 11, 8))
+    each, last = LayerWork(outputs=6, inputs=8, rows=55), LayerWork(outputs=3, inputs=6, rows=5)
+    assert found == {model.each: each, model.last: last}, "and nothing of the layer that is not used"
+    assert (each.products, last.products) == (6 * 8 * 55, 3 * 6 * 5)
+    assert not model.each._forward_hooks
+
+
+def test_a_layer_used_twice_and_a_convolution() -> None:
+    twice, convolution = nn.Linear(4, 4), nn.Conv2d(2, 6, 3, groups=2)
+    assert LayerWork.observe(nn.Sequential(twice, twice), torch.zeros(3, 4))[twice].rows == 6
+    found = LayerWork.observe(convolution, torch.zeros(5, 2, 7, 8))[convolution]
+    assert found == LayerWork(outputs=6, inputs=9, rows=5 * 5 * 6)
 
 
 @pytest.mark.parametrize(

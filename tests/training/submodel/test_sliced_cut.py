@@ -183,7 +183,7 @@ def test_level_0_keeps_a_channel_of_every_layer() -> None:
         )
         < TOLERANCE[torch.float64]
     )
-    assert all(1 in place.shape for place in workspace.open().places if place.shape[0] != CLASSES)
+    assert all(1 in place.shape for place in workspace.open().cut.module.layout.parameters if place.shape[0] != CLASSES)
 
 
 def test_changing_widths_is_the_same_in_both_workspaces() -> None:
