@@ -85,7 +85,9 @@ class Case:
 def training_of(run: Assembly[SimulatedFleet]) -> LocalTraining:
     """The run's training, for executors with workspaces of their own."""
     assert isinstance(run.fleet.executor, SequentialExecutor)
-    return make_training(run.recipe, run.task, run.layout, run.server.plan, run.fleet.executor.work.order.parts, None)
+    return make_training(
+        run.recipe, run.task, run.server.layout, run.server.plan, run.fleet.executor.work.order.parts, None
+    )
 
 
 def cases(sparse: float | None) -> tuple[float, list[Case]]:
@@ -97,7 +99,7 @@ def cases(sparse: float | None) -> tuple[float, list[Case]]:
     found, clients = run.recipe.execution.sparse, range(len(DENSITIES))
     assert isinstance(found, float)
     tasks = {"first map": run.server.tasks(clients, 0.0)}
-    plain = Workspace(MaskedCutter(FlatModule(run.task.initial_model(0), run.layout, CPU)))
+    plain = Workspace(MaskedCutter(FlatModule(run.task.initial_model(0), run.server.layout, CPU)))
     dense = SequentialExecutor(training.work, plain)
     every = [Case(method="dense", levels="", task=tasks["first map"][0], executor=dense)]
     run.server.merge(run.fleet.executor.train(tasks["first map"]), 0.0)

@@ -72,12 +72,12 @@ class BareRound:
         self.module = task.initial_model(run.recipe.seed).to(work.device).train()
         self.loss = task.loss
         self.buffers = [buffer.clone() for buffer in self.module.buffers()]
-        self.weights = [view.clone() for view in run.layout.views(tasks[0].model)]
+        self.weights = [view.clone() for view in run.server.layout.views(tasks[0].model)]
         self.clients: list[tuple[Masks, Batches]] = []
         for job in tasks:
             chosen = torch.from_numpy(work.batches(job)).to(work.device)
             inside = job.levels.mask(job.level).to(job.model.dtype)
-            masks = None if job.levels.whole(job.level) else [view.clone() for view in run.layout.views(inside)]
+            masks = None if job.levels.whole(job.level) else [view.clone() for view in run.server.layout.views(inside)]
             self.clients.append((masks, list(zip(*work.prepared(chosen, None), strict=True))))
 
     def train(self) -> list[Tensor]:

@@ -50,7 +50,7 @@ class Slots:
 
 def training_of(run: Assembly) -> LocalTraining:
     parts, held_out = deal(run.recipe, run.task, len(run.server.profiles))
-    return make_training(run.recipe, run.task, run.layout, run.server.plan, parts, held_out)
+    return make_training(run.recipe, run.task, run.server.layout, run.server.plan, parts, held_out)
 
 
 def images(dtype: torch.dtype = torch.float64) -> Task:

@@ -72,7 +72,7 @@ def ends(run: Assembly) -> list[tuple[Tensor, Tensor]]:
     moments = drive(run, ticks=ROUNDS)
     assert [moment.tick for moment in moments] == list(range(1, ROUNDS + 1))
     assert set(run.server.staleness) == {0}
-    size = run.layout.buffer_size
+    size = run.server.layout.buffer_size
     return [(moment.model, moment.buffers[len(moment.buffers) - size :]) for moment in moments]
 
 

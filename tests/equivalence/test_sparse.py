@@ -51,7 +51,7 @@ def executor(run: Assembly[Any]) -> SequentialExecutor:
 
 def mask(run: Assembly[Any]) -> None:
     """Let the run train on plain masked models."""
-    module = FlatModule(run.task.initial_model(0), run.layout, torch.device("cpu"))
+    module = FlatModule(run.task.initial_model(0), run.server.layout, torch.device("cpu"))
     executor(run).workspace = Workspace(MaskedCutter(module), run.recipe.training.optimizer)
 
 
@@ -148,7 +148,7 @@ def test_a_client_that_was_told_nothing_takes_a_safe_density() -> None:
     run = objects(deep(), execution={"sparse": "auto"})
     execution = replace(run.recipe.execution, sparse="auto", sparse_from=1000)
     parts = executor(run).work.order.parts
-    training = make_training(replace(run.recipe, execution=execution), run.task, run.layout, None, parts, None)
+    training = make_training(replace(run.recipe, execution=execution), run.task, run.server.layout, None, parts, None)
     cutter = training.workspace().cutter
     assert isinstance(cutter, SparseCutter)
     assert cutter._at_most == {"4.weight": int(0.12 * 72 * 32)}

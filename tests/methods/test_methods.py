@@ -344,7 +344,7 @@ def test_the_methods_differ() -> None:
 
 def charged(run: Assembly, dispatches: list[int]) -> tuple[list[int], list[int]]:
     """Values down and up by client if nothing but values and statistics travels, one object per task."""
-    server, buffers = run.server, run.layout.buffer_size
+    server, buffers = run.server, run.server.layout.buffer_size
     sizes = [server.levels.sizes[level] for level in server.client_levels]
     down = [count * values_bytes(size, buffers) for count, size in zip(dispatches, sizes, strict=True)]
     up = [count * update_bytes(size, buffers) for count, size in zip(server.updates, sizes, strict=True)]

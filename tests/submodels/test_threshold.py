@@ -103,7 +103,7 @@ def test_a_run_ranks_the_model_of_each_tick(scope: str) -> None:
     server, maps = run.server, []
 
     def look() -> None:
-        expected = rank(run.layout, server.model, server.ladder, scope=scope)
+        expected = rank(run.server.layout, server.model, server.ladder, scope=scope)
         assert torch.equal(server.levels.levels, expected.levels)
         assert server.map_version == server.tick
         maps.append(expected.levels.tolist())

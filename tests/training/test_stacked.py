@@ -68,7 +68,7 @@ def stacked(run: Assembly) -> StackedExecutor:
     """The run's stacked executor, also on a CPU: the interpreter runs there."""
     training = training_of(run)
     work, model = training.work, run.task.initial_model(training.work.seed)
-    plan = StackedExecutor.plan_for(work, model, run.layout, training.settings.optimizer)
+    plan = StackedExecutor.plan_for(work, model, run.server.layout, training.settings.optimizer)
     assert plan is not None
     return StackedExecutor(work, plan, most=training.work.execution.slots)
 
