@@ -6,12 +6,10 @@ the rehearsal of a deployment on several machines. Read next: `site.py` (the pro
 
 import json
 import shutil
-import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +72,7 @@ def resume_local(run: Path, *, follow: Follow, notify: Notify) -> dict[str, Any]
 
 
 def _finish(site: Site, run: Path, follow: Follow, notify: Notify, nodes: Nodes) -> dict[str, Any]:
-    with _ended_by_signals(), Supervisor(site.folder, site.logs, site.environment()) as supervisor:
+    with Supervisor(site.folder, site.logs, site.environment()) as supervisor:
         fleet = LocalFleet(site, run, supervisor, notify)
         fleet.start(nodes)
         summary = fleet.run_to_its_end(follow)
@@ -190,15 +188,3 @@ class LocalFleet:
             if not self.site.database.with_name(f"registered-{client}").exists():
                 self._flwr("supernode", "register", f"{self.site.key(client)}.pub", CONNECTION)
                 self.site.database.with_name(f"registered-{client}").touch()
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let a polite end of this process (SIGTERM, SIGHUP) take the fleet down like Ctrl-C."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -52,6 +52,7 @@ class Supervisor:
         self.folder, self.logs = folder, logs
         self._environment = {**environment, MARK: str(folder)}
         self._programs: dict[str, _Running] = {}
+        self._handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def start(self, program: Program) -> None:
         """Start a program; it is watched from now on."""
@@ -105,15 +106,17 @@ class Supervisor:
         end_marked(self.folder)
 
     def __enter__(self) -> "Supervisor":
+        for number in (signal.SIGTERM, signal.SIGHUP):  # a polite end of this process is like Ctrl-C
+            signal.signal(number, signal.default_int_handler)
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A second Ctrl-C must not leave half of the fleet behind.
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in self._handlers:  # a second Ctrl-C must not leave half of the fleet behind
+            signal.signal(number, signal.SIG_IGN)
         try:
             self.close()
         finally:
-            for number, handler in before.items():
+            for number, handler in self._handlers.items():
                 signal.signal(number, handler)
 
     def _spawn(self, program: Program) -> "subprocess.Popen[bytes]":

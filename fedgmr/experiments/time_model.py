@@ -34,12 +34,7 @@ _PERIOD_MARGIN = 1.10
 
 
 def make_network(
-    recipe: Recipe,
-    layout: Layout,
-    links: Sequence[Link],
-    *,
-    ims: bool | None = None,
-    per_width: bool = False,
+    recipe: Recipe, layout: Layout, links: Sequence[Link], *, ims: bool | None = None, per_width: bool = False
 ) -> Network:
     """The network of a recipe's fleet; `per_width`: the model's buffers travel once per level."""
     settings = recipe.network

@@ -127,8 +127,5 @@ class Table:
     @property
     def headers(self) -> tuple[str, str, str]:
         """The names of the three kinds of numbers."""
-        return (
-            "ours (short)" if self.short else "ours",
-            "paper",
-            "difference" if self.comparable else "difference (not comparable)",
-        )
+        ours = "ours (short)" if self.short else "ours"
+        return ours, "paper", "difference" if self.comparable else "difference (not comparable)"
