@@ -13,7 +13,10 @@ from fedgmr.server.server import Server
 
 
 class Fleet(Protocol):
-    """The clients, wherever they are."""
+    """The clients, wherever they are; counts run from the beginning of the run, for its record."""
+
+    clients: int
+    clock: Literal["virtual", "real"]
 
     @property
     def now(self) -> float:
@@ -40,13 +43,6 @@ class Fleet(Protocol):
 
     def news(self) -> list[News]:
         """Everything that the fleet has noticed about its clients since the last call."""
-
-
-class RecordedFleet(Fleet, Protocol):
-    """A fleet that a run can record and resume; its counts run from the beginning of the run."""
-
-    clients: int
-    clock: Literal["virtual", "real"]
 
     @property
     def bytes_down(self) -> Sequence[int]:

@@ -16,12 +16,12 @@ from torch import nn
 from fedgmr.exchange import ClientProfile
 from fedgmr.experiments.dealing import deal
 from fedgmr.experiments.time_model import make_network, round_period
-from fedgmr.federation import RecordedFleet
+from fedgmr.federation import Fleet
 from fedgmr.fleets.measurement import SIMULATED, Meter
 from fedgmr.fleets.rounding import RoundingExecutor
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import Recipe
-from fedgmr.server import Server, Workload
+from fedgmr.server import Server
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
 from fedgmr.server.label_aware import Labels
 from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
@@ -33,7 +33,7 @@ from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.training.work import LocalWork
 from fedgmr.wire import ValueType
 
-F = TypeVar("F", bound=RecordedFleet)
+F = TypeVar("F", bound=Fleet)
 _EVALUATION_PERIODS = 10
 _QUEUES = "32"  # of the CUDA driver: with its 8, slots on parallel streams wait for each other
 
@@ -183,7 +183,8 @@ def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = No
         model=layout.flatten(initial),
         buffers=buffers.repeat(len(method.levels_in_ladder)) if method.local.per_width else buffers,
         clients=profiles,
-        workload=Workload(steps=recipe.training.steps, learning_rate=recipe.training.rate),
+        steps=recipe.training.steps,
+        learning_rate=recipe.training.rate,
         seconds=recipe.seconds,
         seed=recipe.seed,
         participation=recipe.participation,

@@ -17,18 +17,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedgmr.federation import RecordedFleet
+from fedgmr.federation import Fleet
 from fedgmr.files import CHECKPOINTS, write_atomic
 from fedgmr.server.server import Server
+from fedgmr.server.state import restore_state, save_state
 
 SCHEMA_VERSION = 1
 
 
-def save_checkpoint(run: Path, server: Server, fleet: RecordedFleet, *, recorded: int, keep: int) -> None:
+def save_checkpoint(run: Path, server: Server, fleet: Fleet, *, recorded: int, keep: int) -> None:
     """Write the checkpoint of this tick and drop all but the `keep` newest."""
     folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
-    tensors, state = server.state()
+    tensors, state = save_state(server)
     tensors = _copied(tensors)
     whole = {"schema_version": SCHEMA_VERSION, "server": state, "fleet": fleet.state(), "recorded": recorded}
     # One entry, because the library writes several in any order, and equal runs leave equal files.
@@ -40,7 +41,7 @@ def save_checkpoint(run: Path, server: Server, fleet: RecordedFleet, *, recorded
         old.unlink()
 
 
-def load_checkpoint(run: Path, server: Server, fleet: RecordedFleet) -> int | None:
+def load_checkpoint(run: Path, server: Server, fleet: Fleet) -> int | None:
     """Take up the newest valid checkpoint; returns the number of records at its time, None if there is none.
 
     Raises:
@@ -53,7 +54,7 @@ def load_checkpoint(run: Path, server: Server, fleet: RecordedFleet) -> int | No
         except (OSError, ValueError) as error:
             warnings.warn(f"{error} Falling back to the checkpoint before it.", stacklevel=2)
             continue
-        server.restore(tensors, state["server"])
+        restore_state(server, tensors, state["server"])
         fleet.restore(state["fleet"], server.dispatched, tick=server.tick)
         return int(state["recorded"])
     if files:

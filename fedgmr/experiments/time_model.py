@@ -22,7 +22,6 @@ from fedgmr.fleets.sizes import IndexedSizes, PaperSizes, Sizes, WireSizes
 from fedgmr.methods import Method
 from fedgmr.recipe import Recipe
 from fedgmr.server.aggregation import Merge
-from fedgmr.server.rules import Workload
 from fedgmr.server.server import Server
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
@@ -100,7 +99,8 @@ def run_untrained(
         model=nothing,
         buffers=nothing,
         clients=[ClientProfile(density=link.density or 1.0, samples=1) for link in network.links],
-        workload=Workload(steps=1, learning_rate=lambda tick: 0.0),
+        steps=1,
+        learning_rate=lambda tick: 0.0,
         seconds=seconds,
         seed=seed,
     )

@@ -14,8 +14,6 @@ from torch import Tensor
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.submodels.levels import LevelMap
 
-_HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Contribution:
@@ -62,8 +60,8 @@ class BufferRule:
 
     def stored(self, c: Contribution) -> Contribution:
         """The contribution as the buffer holds it; what float16 cannot hold becomes the largest that it can."""
-        if not self.keep or self.dtype not in _HALF:
+        if not self.keep or self.dtype == "float32":
             return c
-        half = _HALF[self.dtype]
+        half: torch.dtype = getattr(torch, self.dtype)
         limit = torch.finfo(half).max
         return replace(c, values=c.values.clamp(-limit, limit).to(half))

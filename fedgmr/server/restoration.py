@@ -12,15 +12,17 @@ from typing import ClassVar, Literal, Protocol
 from fedgmr.submodels.levels import Ladder
 
 
+@dataclass(eq=False)
 class SaturationDetector:
     """Tells when a metric has stopped improving."""
 
-    def __init__(self, patience: int) -> None:
-        if patience < 1:
-            raise ValueError(f"patience is {patience}: give at least 1 observation.")
-        self.patience = patience
-        self.best = -math.inf
-        self.waited = 0
+    patience: int
+    best: float = -math.inf
+    waited: int = 0
+
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise ValueError(f"patience is {self.patience}: give at least 1 observation.")
 
     def observe(self, metric: float) -> bool:
         """True when the metric has not exceeded its best `patience` times in a row; then the count starts again."""

@@ -1,11 +1,10 @@
-"""The rules that a method sets on the server's side, and the work that the server gives to clients.
+"""The rules that a method sets on the server's side.
 
 Every rule is a small value of its own file: ranking (`submodels`), aggregation, coordination, restoration, staleness,
 buffer. Read next: `server.py`, which composes them.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -61,11 +60,3 @@ class ServerRules:
             if math.isclose(step, density, rel_tol=1e-9):
                 return level
         raise ValueError(f"The density {density} is not on the ladder {list(ladder)}: add it to method.ladder.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """The work of every task: its steps, and the learning rate by schedule tick."""
-
-    steps: int
-    learning_rate: Callable[[float], float]

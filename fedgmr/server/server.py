@@ -6,9 +6,9 @@ the level map. Read next: `rules.py`, what a method decides; `state.py`, what a 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ from fedgmr.server.buffer import Contribution
 from fedgmr.server.coordination import Participation
 from fedgmr.server.label_aware import Labels
 from fedgmr.server.restoration import Check, SaturationDetector
-from fedgmr.server.rules import ServerRules, Workload
-from fedgmr.server.state import restore_state, save_state
+from fedgmr.server.rules import ServerRules
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs
@@ -43,7 +42,8 @@ class Server:
         model: Tensor,
         buffers: Tensor,
         clients: Sequence[ClientProfile],
-        workload: Workload,
+        steps: int,
+        learning_rate: Callable[[float], float],
         seconds: float,
         seed: int = 0,
         participation: Participation | None = None,
@@ -51,8 +51,12 @@ class Server:
         plan: "ChannelPlan | None" = None,
         labels: Labels | None = None,
     ) -> None:
-        """A server before its first task; `validate` is None where clients report the metric themselves."""
-        self.rules, self.layout, self.workload = rules, layout, workload
+        """A server before its first task.
+
+        A task has so many `steps`; `learning_rate` gives the rate by schedule tick; `validate` is None where clients
+        report the metric themselves.
+        """
+        self.rules, self.layout, self.steps, self.learning_rate = rules, layout, steps, learning_rate
         self.seconds, self.seed, self.validate = seconds, seed, validate
         self.participation = participation or Participation()
         self.plan, self.labels = plan, labels
@@ -81,7 +85,7 @@ class Server:
         chosen = self.participation.draw(
             free, clients=len(self.profiles), in_flight=len(self.dispatched), seed=self.seed, tick=self.tick
         )
-        rate = self.workload.learning_rate(self.rules.coordination.schedule_tick(self.tick, now))
+        rate = self.learning_rate(self.rules.coordination.schedule_tick(self.tick, now))
         tasks = []
         for client in chosen:
             task = ClientTask(
@@ -95,7 +99,7 @@ class Server:
                 learning_rate=rate,
                 first_batch=self.batches[client],
             )
-            self.batches[client] += self.workload.steps
+            self.batches[client] += self.steps
             self.dispatched[client] = task
             tasks.append(task)
         return tasks
@@ -123,7 +127,10 @@ class Server:
                 fresh=fresh,
                 held=held,
                 starts=starts,
-                weights={c.client: self._weight(c) for c in (*fresh, *held)},
+                weights={
+                    c.client: self.rules.staleness.weight(self.tick - c.version) * self.client_weights[c.client]
+                    for c in (*fresh, *held)
+                },
                 clients=len(self.profiles),
                 labels=self.labels,
             )
@@ -154,14 +161,6 @@ class Server:
             if item.level is not None:
                 self._assign(item.client, item.level)
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything that changes during a run, as tensors and JSON-ready data."""
-        return save_state(self)
-
-    def restore(self, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
-        """Continue from what `state()` of a server with the same recipe has returned."""
-        restore_state(self, tensors, data)
-
     def density(self, client: int) -> float:
         """The density of the client's current level."""
         return self.ladder[self.client_levels[client]]
@@ -187,9 +186,6 @@ class Server:
         if level != self.client_levels[client]:
             self.client_levels[client] = level
             self.detectors.pop(client, None)  # it watched another sub-model
-
-    def _weight(self, c: Contribution) -> float:
-        return self.rules.staleness.weight(self.tick - c.version) * self.client_weights[c.client]
 
     def _accept(self, update: Update, task: ClientTask) -> None:
         assert update.version == task.version, "a fleet hands over only updates of the task in flight"

@@ -1,30 +1,28 @@
 """The server's memory in a checkpoint: tensors and JSON-ready data, and back, bit for bit.
 
 A tensor that is known under several names, such as the current model, which is also the model of the tasks just
-dispatched, is stored once. Rules, layout and profiles come from the recipe. Read next: `server.py`, whose `state` and
-`restore` these are; `fedgmr/experiments/checkpoint.py`, the file.
+dispatched, is stored once. Rules, layout and profiles come from the recipe. Read next:
+`fedgmr/experiments/checkpoint.py`, the file.
 """
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from fedgmr.exchange import ClientTask
 from fedgmr.server.buffer import Contribution
 from fedgmr.server.restoration import SaturationDetector
+from fedgmr.server.server import Server
 from fedgmr.submodels.levels import LevelMap
-
-if TYPE_CHECKING:
-    from fedgmr.server.server import Server
 
 # The fields of a buffered update and of a task in flight that are plain numbers, in the order in which they are stored.
 _HELD = ("client", "version", "level", "map_version")
 _DISPATCHED = ("client", "version", "level", "map_version", "learning_rate", "first_batch")
 
 
-def save_state(server: "Server") -> tuple[dict[str, Tensor], dict[str, Any]]:
+def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors by name, each distinct one once, and all the rest."""
     tensors = {"model": server.model, "buffers": server.buffers}
     if server.previous is not None:
@@ -61,7 +59,7 @@ def save_state(server: "Server") -> tuple[dict[str, Tensor], dict[str, Any]]:
     return {name: tensor for name, tensor in tensors.items() if same[name] == name}, data
 
 
-def restore_state(server: "Server", tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
+def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
     """Continue from a saved state in a server made from the same recipe."""
     device = server.model.device
     on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
@@ -79,7 +77,14 @@ def restore_state(server: "Server", tensors: Mapping[str, Tensor], data: Mapping
     server.staleness = list(data["staleness"])
     server.reports = {level: (total, n) for level, total, n in data["reports"]}
     server.restored = set(data.get("restored", ()))
-    server.detectors = {client: _detector(server, best, waited) for client, best, waited in data["detectors"]}
+    server.detectors = {
+        client: SaturationDetector(
+            patience=server.rules.restoration.patience,  # type: ignore[union-attr]
+            best=-math.inf if best is None else best,
+            waited=waited,
+        )
+        for client, best, waited in data["detectors"]
+    }
     natural = set(data.get("natural", ()))
     server.buffer.clear()
     for row in data["held"]:
@@ -94,9 +99,3 @@ def restore_state(server: "Server", tensors: Mapping[str, Tensor], data: Mapping
         model, buffers = on_device[f"models.{sent['version']}"], on_device[f"buffers.{sent['version']}"]
         levels = maps[sent["map_version"]]
         server.dispatched[sent["client"]] = ClientTask(**sent, levels=levels, model=model, buffers=buffers)
-
-
-def _detector(server: "Server", best: float | None, waited: int) -> SaturationDetector:
-    detector = SaturationDetector(server.rules.restoration.patience)  # type: ignore[union-attr]
-    detector.best, detector.waited = -math.inf if best is None else best, waited
-    return detector

@@ -6,6 +6,7 @@ from e2e import tiny
 from equivalence.delivery import Mailroom, submodel
 from equivalence.runs import BRISK, drive, objects, same
 from fedgmr.experiments.assembly import Assembly
+from fedgmr.server.state import restore_state, save_state
 
 
 def test_sum_of_increments_is_the_submodel() -> None:
@@ -73,5 +74,5 @@ def test_ims_delivers_the_same_submodels() -> None:
 def _twin(run: Assembly) -> Assembly:
     """The same server state under the rules without IMS."""
     twin = objects(tiny.normed(), "fedgmr", {**BRISK, "ims": False})
-    twin.server.restore(*run.server.state())
+    restore_state(twin.server, *save_state(run.server))
     return twin

@@ -13,7 +13,7 @@ from fedgmr.federation import federate
 from fedgmr.fleets.network import Link, Network, NetworkSettings, Trip
 from fedgmr.fleets.simulated import Absence, SimulatedFleet
 from fedgmr.fleets.sizes import WireSizes
-from fedgmr.server import Server, ServerRules, Workload
+from fedgmr.server import Server, ServerRules
 from fedgmr.server.coordination import Asynchronous, Coordination, SemiAsynchronous, Synchronous
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
@@ -225,7 +225,8 @@ def loop(coordination: Coordination, absences: Sequence[Absence], last: float = 
         model=torch.zeros(4),
         buffers=torch.empty(0),
         clients=[ClientProfile(density=1.0, samples=1)] * 2,
-        workload=Workload(steps=1, learning_rate=lambda _: 0.1),
+        steps=1,
+        learning_rate=lambda _: 0.1,
         seconds=10.0,
     )
     moments: list[float] = []

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedgmr.exchange import ClientProfile, ClientTask, News, Update
 from fedgmr.methods import named_method
-from fedgmr.server import Server, Workload
+from fedgmr.server import Server
 from fedgmr.server.label_aware import Labels
 from fedgmr.submodels.layout import Layout
 
@@ -25,7 +25,8 @@ def make_server(samples: Sequence[int] = (0, 0, 0), *, weighting: str = "uniform
         model=torch.linspace(-1, 1, layout.size),
         buffers=torch.empty(0),
         clients=[ClientProfile(density=0.1, samples=count) for count in samples],
-        workload=Workload(steps=5, learning_rate=lambda tick: 0.1),
+        steps=5,
+        learning_rate=lambda tick: 0.1,
         seconds=100.0,
         validate=lambda model, buffers: 0.5,
         labels=Labels(owned=owned, coordinates=torch.arange(4), classes=torch.arange(4)),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.exchange import ClientProfile, ClientTask, Diverged, Report, Update
-from fedgmr.server import Server, ServerRules, Workload
+from fedgmr.server import Server, ServerRules
 from fedgmr.server.aggregation import GradientAverage, Mixing, ZeroPadded
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous, Participation
@@ -39,7 +39,8 @@ def server(
             ClientProfile(density=density, samples=n)
             for density, n in zip(densities, samples or [1] * len(densities), strict=True)
         ],
-        workload=Workload(steps=5, learning_rate=lambda tick: 1.0 / (1 + tick)),
+        steps=5,
+        learning_rate=lambda tick: 1.0 / (1 + tick),
         seconds=100.0,
         **more,
     )

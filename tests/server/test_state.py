@@ -7,6 +7,7 @@ from e2e import tiny
 from equivalence.runs import BRISK, drive, objects, same
 
 from fedgmr.experiments.assembly import Assembly
+from fedgmr.server.state import restore_state, save_state
 
 MODELS = ("model", "previous", "models.")
 TICKS = 15
@@ -21,7 +22,7 @@ def some_run() -> Assembly:
 
 def test_every_tensor_is_stored_once() -> None:
     server = some_run().server
-    tensors, data = server.state()
+    tensors, data = save_state(server)
     assert {task.version for task in server.dispatched.values()} == {TICKS - 1, TICKS}
     assert {task.map_version for task in server.dispatched.values()} == {server.map_version - 1, server.map_version}
     assert data["same"][f"models.{server.tick}"] == "model"
@@ -32,9 +33,9 @@ def test_every_tensor_is_stored_once() -> None:
 
 def test_a_restored_server_has_the_same_state() -> None:
     run, twin = some_run(), objects(tiny.normed(), "fedgmr", BRISK)
-    tensors, data = run.server.state()
-    twin.server.restore(tensors, json.loads(json.dumps(data)))
-    again, more = twin.server.state()
+    tensors, data = save_state(run.server)
+    restore_state(twin.server, tensors, json.loads(json.dumps(data)))
+    again, more = save_state(twin.server)
     assert json.dumps(more) == json.dumps(data)
     assert list(again) == list(tensors)
     assert all(same(again[name], tensor) for name, tensor in tensors.items())
@@ -45,9 +46,9 @@ def test_a_restored_server_has_the_same_state() -> None:
 
 def test_older_files_that_store_a_tensor_under_each_name_are_read() -> None:
     run, twin = some_run(), objects(tiny.normed(), "fedgmr", BRISK)
-    tensors, data = run.server.state()
+    tensors, data = save_state(run.server)
     older = tensors | {name: tensors[first].clone() for name, first in data.pop("same").items()}
-    twin.server.restore(older, data)
+    restore_state(twin.server, older, data)
     for client, task in run.server.dispatched.items():
         assert same(twin.server.dispatched[client].model, task.model)
         assert same(twin.server.dispatched[client].buffers, task.buffers)

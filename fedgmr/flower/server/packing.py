@@ -6,6 +6,7 @@ simulation. Without IMS tasks of the same level share their object here, because
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +37,14 @@ def pack_tasks(tasks: Sequence[ClientTask], known: KnownMaps, terms: Terms) -> l
     if not tasks:
         return []
     objects = _Objects(tasks, terms)
+    values, level_map = cache(objects.values), cache(objects.level_map)  # each object is made once
     packed = {task.client: PackedTask(task=task) for task in tasks}
     for transmission in plan_transmissions(tasks, ims=terms.ims):
         for receiver in transmission.receivers:
-            packed[receiver.client].values.append(objects.values(transmission.span))
+            packed[receiver.client].values.append(values(transmission.span))
             part = transmission.lacking(receiver, known)
             if part is not None:
-                packed[receiver.client].maps.append(objects.level_map(part))
+                packed[receiver.client].maps.append(level_map(part))
     return list(packed.values())
 
 
@@ -53,7 +55,7 @@ def shared_size(packed: Iterable[PackedTask]) -> int:
 
 
 class _Objects:
-    """Makes each object once."""
+    """Makes the objects of tasks that are dispatched together."""
 
     def __init__(self, tasks: Sequence[ClientTask], terms: Terms) -> None:
         self.task = max(tasks, key=lambda task: task.level)
@@ -63,26 +65,19 @@ class _Objects:
         packed = self.task.levels.pack(self.task.model, self.task.level)
         self.packed: npt.NDArray[np.float32] = packed.cpu().numpy()
         self.buffers: npt.NDArray[np.float32] = self.task.buffers.cpu().numpy()
-        self._values: dict[Span, Piece] = {}
-        self._maps: dict[Span, Piece] = {}
 
     def values(self, span: Span) -> Piece:
-        if span not in self._values:
-            (first, last), sizes = span, self.task.levels.sizes
-            data = wire.encode_values(
-                self.packed[sizes[first - 1] if first else 0 : sizes[last]],
-                stamp=self.stamp,
-                first=first,
-                last=last,
-                value_type=self.value_type,
-                buffers=self.buffers if first == 0 else None,
-            )
-            self._values[span] = Piece(span=span, data=data)
-        return self._values[span]
+        (first, last), sizes = span, self.task.levels.sizes
+        data = wire.encode_values(
+            self.packed[sizes[first - 1] if first else 0 : sizes[last]],
+            stamp=self.stamp,
+            first=first,
+            last=last,
+            value_type=self.value_type,
+            buffers=self.buffers if first == 0 else None,
+        )
+        return Piece(span=span, data=data)
 
     def level_map(self, span: Span) -> Piece:
-        if span not in self._maps:
-            levels = self.task.levels.levels.cpu().numpy()
-            data = wire.encode_map(levels, stamp=self.stamp, first=span[0], last=span[1])
-            self._maps[span] = Piece(span=span, data=data)
-        return self._maps[span]
+        levels = self.task.levels.levels.cpu().numpy()
+        return Piece(span=span, data=wire.encode_map(levels, stamp=self.stamp, first=span[0], last=span[1]))
