@@ -88,7 +88,7 @@ def test_the_settings_would_run_otherwise(fedgmr: Command) -> None:
         (["run", "r.json", "r.json"], "Two recipes are given, 'r.json' and 'r.json'"),
         (["run", "r.json", "output="], "output is empty"),
         (["run", "r.json", "output=r.json"], "output is 'r.json', which is a file"),
-        (["run", "broken.json"], "broken.json, line 1, column 2 is not valid JSON"),
+        (["run", "broken.json"], "broken.json, line 1, column 14 is not valid YAML"),
         (["run", "broken.yaml"], "broken.yaml, line 2, column 1 is not valid YAML"),
         (["run", "list.yaml"], "write a mapping of keys to values"),
         (["run", "twice.yaml"], "'seconds' appears twice"),
@@ -104,7 +104,7 @@ def test_the_settings_would_run_otherwise(fedgmr: Command) -> None:
 )
 def test_commands(words: list[str], sentence: str, fedgmr: Command) -> None:
     write_recipe(fedgmr.folder / "r.json", recipe())
-    (fedgmr.folder / "broken.json").write_text("{seconds: 3}")
+    (fedgmr.folder / "broken.json").write_text('{"seconds": 1')
     (fedgmr.folder / "broken.yaml").write_text("seconds: [1\n")
     (fedgmr.folder / "list.yaml").write_text("- seconds\n")
     (fedgmr.folder / "twice.yaml").write_text("seconds: 1\nseconds: 2\n")
