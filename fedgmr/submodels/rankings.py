@@ -46,15 +46,12 @@ class Ranking(Protocol):
 
     def rank(self, inputs: RankingInputs) -> LevelMap:
         """The level map for these inputs."""
-        ...
 
     def due(self, tick: int, interval: int) -> bool:
         """Whether the map is made again after merge number `tick`, given the restoration interval k_rest."""
-        ...
 
     def ladder(self, ladder: Ladder) -> Ladder:
         """The ladder this ranking works with."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,6 @@ class Partition(Protocol):
 
     def deal(self, pool: Pool) -> list[Indices]:
         """One index array per client."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +99,7 @@ class ByUser:
     def deal(self, pool: Pool) -> list[Indices]:
         """Users // clients users each, the rest to the last client."""
         if pool.users is None:
-            raise ValueError("partition.kind is by_user: it needs a user id per sample, which this task has not.")
+            raise ValueError("partition.kind is by_user: it needs a user id per sample, which this task does not have.")
         users = np.unique(pool.users)
         each = len(users) // pool.clients
         if not each:

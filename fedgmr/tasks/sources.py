@@ -23,11 +23,9 @@ class _Format(Protocol[_Read]):
 
     def read(self, path: Path, seed: int = 0) -> _Read:
         """The data; the seed splits it into training and test where the files do not."""
-        ...
 
     def count(self, path: Path) -> Counts:
         """The amount of data."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

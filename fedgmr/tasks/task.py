@@ -32,11 +32,9 @@ class Augmentation(Protocol):
 
     def draw(self, draws: np.random.Generator, count: int, /) -> Drawn:
         """The numbers for `count` samples, one row each; all that is random."""
-        ...
 
     def apply(self, inputs: Tensor, drawn: Tensor, /) -> Tensor:
         """The prepared inputs, changed; a function of tensors on one device that never waits for their values."""
-        ...
 
 
 def top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:

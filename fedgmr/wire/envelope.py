@@ -46,13 +46,9 @@ class Expected:
     def open(
         self, data: bytes | bytearray | memoryview, *, kind: Kind, size_of: Callable[[Header, memoryview], int]
     ) -> tuple[Header, memoryview]:
-        """Open an object, and return its header and body.
+        """Open an object from outside, which must be of this kind, and return its header and body.
 
-        Args:
-            data: The whole object, from outside.
-            kind: The only kind the caller takes.
-            size_of: Says from header and body how long the object must be, or refuses; the body is unchecked at
-                that point.
+        `size_of` says from header and body, which is unchecked at that point, how long the object must be, or refuses.
 
         Raises:
             Refused: Anything is not as announced or not as expected.

@@ -55,8 +55,8 @@ class Header:
     first: int  # the lowest level covered
     last: int  # the highest level covered
     stamp: Stamp
-    count: int  # values in the body; for a map, the coordinates of the whole model
-    buffers: int  # entries of the model's buffers in the body
+    count: int = 0  # values in the body; for a map, the coordinates of the whole model
+    buffers: int = 0  # entries of the model's buffers in the body
 
     @classmethod
     def read(cls, data: bytes | bytearray | memoryview) -> "Header":

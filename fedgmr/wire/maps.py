@@ -22,13 +22,9 @@ _COUNT_BYTES = 8
 
 
 def map_bytes(counts: Sequence[int], total: int, first: int, last: int) -> int:
-    """Exact length of the MAP object for parts first to last.
+    """Exact length of the MAP object for parts first to last of a model with `total` coordinates.
 
-    Args:
-        counts: Coordinates per level, from level 0 up to at least `last`.
-        total: Coordinates of the whole model.
-        first: The first part that travels.
-        last: The last part that travels.
+    `counts` are the coordinates per level, from level 0 up to at least `last`.
     """
     counts = [int(count) for count in counts]
     travelling, remaining = counts[first : last + 1], total - sum(counts[:first])
@@ -41,13 +37,9 @@ def map_bytes(counts: Sequence[int], total: int, first: int, last: int) -> int:
 
 
 def encode_map(levels: Levels, *, stamp: Stamp, first: int = 0, last: int) -> bytes:
-    """Write parts first to last of a level map.
+    """Write parts first to last of a level map, in which coordinates above `last` may have any higher level.
 
-    Args:
-        levels: The level map; coordinates above `last` may have any higher level.
-        stamp: Run, client, version and map version.
-        first: The first part that travels; above 0, the receiver must know the parts before.
-        last: The last part that travels.
+    Where `first` is above 0 the receiver must know the parts before.
     """
     if levels.dtype != np.uint8 or levels.ndim != 1:
         raise ValueError(f"a level map is one-dimensional uint8, got {levels.ndim}-dimensional {levels.dtype}")
@@ -60,7 +52,7 @@ def encode_map(levels: Levels, *, stamp: Stamp, first: int = 0, last: int) -> by
         parts.append(PartCode.of(mask.size, counts[-1]).encode(mask))
         if level < last and counts[-1]:
             remaining = remaining[np.logical_not(mask, out=mask)]
-    header = Header(kind=Kind.MAP, value_type=None, first=first, last=last, stamp=stamp, count=levels.size, buffers=0)
+    header = Header(kind=Kind.MAP, value_type=None, first=first, last=last, stamp=stamp, count=levels.size)
     return header.seal([np.array(counts, "<u8").tobytes(), *parts])
 
 
@@ -69,14 +61,10 @@ def decode_map(
 ) -> Levels:
     """Read a level map, with `ABOVE` for the coordinates above its last part.
 
-    Memory stays within a small multiple of `total`, whatever the object says.
-
-    Args:
-        data: The object, from outside.
-        total: Coordinates of the whole model.
-        expected: What the receiver is waiting for; what it says of values is ignored. Name `first` whenever
-            `known` is given: an object cannot show that a part between the known ones and its own is absent.
-        known: The parts the receiver has, needed if the object does not begin with part 0; not modified.
+    Memory stays within a small multiple of `total`, the coordinates of the whole model, whatever the object says. What
+    `expected` says of values is ignored. `known` are the parts that the receiver has, needed if the object does not
+    begin with part 0; they are not modified. With them, `expected` should name `first`: an object cannot show that a
+    part between the known ones and its own is absent.
 
     Raises:
         Refused: The bytes are not the map that is expected.

@@ -43,10 +43,7 @@ class ValueType(enum.StrEnum):
         return _bytes_of(_round_to_bf16(values) if self is ValueType.BF16 else values)
 
     def read(self, body: memoryview) -> FloatArray:
-        """Read values back into a fresh, writable float32 array.
-
-        Args:
-            body: Exactly the bytes of the values; the caller has checked the length against its limits.
+        """Read values back into a fresh, writable float32 array; the caller has checked the length of `body`.
 
         Raises:
             Refused: A value is not finite.

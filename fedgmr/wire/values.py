@@ -63,20 +63,13 @@ def encode_values(
     value_type: ValueType = ValueType.FP32,
     buffers: FloatArray | None = None,
 ) -> bytes:
-    """Write the weights of levels first to last.
-
-    Args:
-        values: The weights in level order, one-dimensional float32.
-        stamp: Run, client, version and map version.
-        first: The lowest level covered.
-        last: The highest level covered.
-        value_type: How the values travel.
-        buffers: The model's buffers, where level 0 is covered.
+    """Write the weights of levels first to last, one-dimensional float32 in level order; with level 0 also buffers.
 
     Raises:
         Refused: A value is not finite or does not fit the value type, or buffers travel without level 0.
     """
-    return _sealed(Kind.VALUES, values, buffers, value_type, stamp=stamp, first=first, last=last)
+    header = Header(kind=Kind.VALUES, value_type=value_type, first=first, last=last, stamp=stamp)
+    return _sealed(header, values, buffers)
 
 
 def encode_update(
@@ -88,15 +81,7 @@ def encode_update(
     buffers: FloatArray | None = None,
     report: Report | None = None,
 ) -> bytes:
-    """Write what a client sends back.
-
-    Args:
-        values: The weights of levels 0 to `last` in level order, one-dimensional float32.
-        stamp: Run, the client itself, and the version and map version it started from.
-        last: The client's level.
-        value_type: How the values travel.
-        buffers: The model's buffers.
-        report: The client's validation, if it made one.
+    """Write what a client of level `last` sends back; the stamp names it and the versions it started from.
 
     Raises:
         Refused: A value is not finite or does not fit the value type, or the stamp names no client.
@@ -105,31 +90,24 @@ def encode_update(
     if report is not None:
         report.check()
         written = _REPORT.pack(report.metric_sum, report.samples)
-    return _sealed(Kind.UPDATE, values, buffers, value_type, written, stamp=stamp, first=0, last=last)
+    header = Header(kind=Kind.UPDATE, value_type=value_type, first=0, last=last, stamp=stamp)
+    return _sealed(header, values, buffers, written)
 
 
 def decode_values(data: bytes | bytearray | memoryview, *, expected: Expected, limits: Limits) -> Values:
-    """Read the weights of a range of levels.
-
-    Args:
-        data: The object, from outside.
-        expected: The object that the receiver is waiting for.
-        limits: The most it is willing to hold.
+    """Read the weights of a range of levels from an object that comes from outside.
 
     Raises:
         Refused: The bytes are not the values that are expected.
     """
-    header, body = _opened(data, Kind.VALUES, expected, limits)
-    return _read(header, body)
+    return _opened(data, Kind.VALUES, expected, limits)
 
 
 def decode_update(data: bytes | bytearray | memoryview, *, expected: Expected) -> Values:
     """Read what a client sent back.
 
-    Args:
-        data: The object, from outside.
-        expected: The task the client was given. All of it must be named (`first` is always 0), or a stranger
-            would choose what is left open; count and buffers are the limits as well.
+    All of `expected` must be named (`first` is always 0), or a stranger would choose what is left open; count and
+    buffers are the limits as well.
 
     Raises:
         Refused: The bytes are not the update that is expected.
@@ -139,52 +117,34 @@ def decode_update(data: bytes | bytearray | memoryview, *, expected: Expected) -
             raise ValueError(f"expected.{field.name} is None; name what was dispatched to the client")
     assert expected.count is not None
     assert expected.buffers is not None
-    limits = Limits(values=expected.count, buffers=expected.buffers)
-    header, body = _opened(data, Kind.UPDATE, expected, limits)
-    report = None
-    if any(body[: _REPORT.size]):
-        metric_sum, samples = _REPORT.unpack(body[: _REPORT.size])
-        report = Report(metric_sum=metric_sum, samples=samples)
-        report.check()
-    return _read(header, body[_REPORT.size :], report)
+    return _opened(data, Kind.UPDATE, expected, Limits(values=expected.count, buffers=expected.buffers))
 
 
-def _sealed(
-    kind: Kind,
-    values: FloatArray,
-    buffers: FloatArray | None,
-    value_type: ValueType,
-    *before: bytes,
-    stamp: Stamp,
-    first: int,
-    last: int,
-) -> bytes:
-    """The object with a body of `before`, buffers and values; buffers come first, so that both stay aligned."""
-    count = 0 if buffers is None else buffers.size
-    header = Header(
-        kind=kind, value_type=value_type, first=first, last=last, stamp=stamp, count=values.size, buffers=count
-    )
-    numbers = value_type.write(values)
-    return header.seal([*before, numbers] if buffers is None else [*before, ValueType.FP32.write(buffers), numbers])
+def _sealed(header: Header, values: FloatArray, buffers: FloatArray | None, report: bytes = b"") -> bytes:
+    """The object with a body of report, buffers and values; buffers come first, so that both stay aligned."""
+    assert header.value_type is not None
+    header = dataclasses.replace(header, count=values.size, buffers=0 if buffers is None else buffers.size)
+    numbers = header.value_type.write(values)
+    return header.seal([report, b"" if buffers is None else ValueType.FP32.write(buffers), numbers])
 
 
-def _opened(
-    data: bytes | bytearray | memoryview, kind: Kind, expected: Expected, limits: Limits
-) -> tuple[Header, memoryview]:
+def _opened(data: bytes | bytearray | memoryview, kind: Kind, expected: Expected, limits: Limits) -> Values:
     def size_of(header: Header, _: memoryview) -> int:
         limits.check(header)
         assert header.value_type is not None  # the rules of the header
         size = update_bytes if kind is Kind.UPDATE else values_bytes
         return size(header.count, header.buffers, header.value_type)
 
-    return expected.open(data, kind=kind, size_of=size_of)
-
-
-def _read(header: Header, body: memoryview, report: Report | None = None) -> Values:
-    """Values and buffers of a body whose length has been checked."""
-    assert header.value_type is not None  # the rules of the header
-    split = ValueType.FP32.width * header.buffers
-    buffers = ValueType.FP32.read(body[:split])
+    header, body = expected.open(data, kind=kind, size_of=size_of)
+    assert header.value_type is not None
+    start = _REPORT.size if kind is Kind.UPDATE else 0
+    report = None
+    if any(body[:start]):
+        metric_sum, samples = _REPORT.unpack(body[:start])
+        report = Report(metric_sum=metric_sum, samples=samples)
+        report.check()
+    split = start + ValueType.FP32.width * header.buffers
+    buffers = ValueType.FP32.read(body[start:split])
     values = header.value_type.read(body[split:])
     assert values.size == header.count
     return Values(header=header, values=values, buffers=buffers, report=report)

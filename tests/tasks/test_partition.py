@@ -152,7 +152,7 @@ def test_as_many_users_as_clients() -> None:
 def test_users_that_do_not_suffice() -> None:
     with pytest.raises(ValueError, match=r"fleet\.clients is 10: the task has 9 users; use at most that many"):
         ByUser().deal(pool(18, users=np.arange(18) % 9))
-    with pytest.raises(ValueError, match="it needs a user id per sample, which this task has not"):
+    with pytest.raises(ValueError, match="it needs a user id per sample, which this task does not have"):
         ByUser().deal(pool(18))
     with pytest.raises(
         ValueError, match=r"partition\.min_samples is 30: the by_user partition leaves a client 20 samples"
