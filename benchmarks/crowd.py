@@ -27,8 +27,7 @@ from fedgmr.server.buffer import Contribution
 from fedgmr.server.server import Server
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs, Taylor
-from fedgmr.tasks.mnist5k import SmallNet
-from fedgmr.tasks.models.conv2 import Conv2
+from fedgmr.tasks.models.conv2 import Conv2, SmallNet
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
 from fedgmr.training.evaluation.evaluator import Evaluator

@@ -15,8 +15,7 @@ from fedgmr.experiments.assembly import Assembly, assemble, resolve
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import recipe_from
 from fedgmr.tasks.losses import token_cross_entropy, token_top1
-from fedgmr.tasks.mnist5k import SmallNet
-from fedgmr.tasks.models.conv2 import Conv2
+from fedgmr.tasks.models.conv2 import Conv2, SmallNet
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
 from fedgmr.tasks.models.transformer import Transformer2L
 from fedgmr.tasks.models.vgg11 import VGG11

@@ -14,7 +14,11 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-_WEIGHT_LAYERS = (nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag)
+_WEIGHTS = (  # layers, and the names of their parameters that may be pruned
+    ((nn.modules.conv._ConvNd, nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag), "weight"),
+    ((nn.MultiheadAttention,), "*_proj_weight"),
+    ((nn.RNNBase,), "weight*"),
+)
 _NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
@@ -66,7 +70,9 @@ class Layout:
         types = {p.dtype for _, p in named}
         if len(types) != 1 or not named[0][1].dtype.is_floating_point:
             raise ValueError(f"The model's parameters have types {sorted(map(str, types))}: use one float type.")
-        weights, norms = set(_weight_names(model)), set(_norm_names(model))
+        weights = set[str]().union(*(_names(model, layers, pattern) for layers, pattern in _WEIGHTS))
+        norms, persistent = _names(model, _NORM_LAYERS, "*"), model.state_dict().keys()
+        buffers = [(n, b) for n, b in model.named_buffers() if n in persistent and b.dtype.is_floating_point]
         for pattern in (*keep, *prune):
             if not any(fnmatch.fnmatchcase(name, pattern) for name, _ in named):
                 raise ValueError(f"The pattern {pattern!r} matches no parameter of the model: correct it.")
@@ -78,7 +84,7 @@ class Layout:
 
         return cls(
             parameters=tuple(_places((name, p, prunable(name), name in norms) for name, p in named)),
-            buffers=tuple(_places((name, b, False, True) for name, b in _float_buffers(model))),
+            buffers=tuple(_places((name, b, False, True) for name, b in buffers)),
             dtype=named[0][1].dtype,
         )
 
@@ -142,28 +148,15 @@ def lies_channels_last(layout: Layout) -> bool:
     return 2 * spatial > layout.size
 
 
-def _weight_names(model: nn.Module) -> Iterator[str]:
-    for prefix, module in model.named_modules():
-        dot = f"{prefix}." if prefix else ""
-        if isinstance(module, _WEIGHT_LAYERS):
-            yield f"{dot}weight"
-        elif isinstance(module, nn.MultiheadAttention):
-            yield from (f"{dot}{w}" for w in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"))
-        elif isinstance(module, nn.RNNBase):
-            yield from (f"{dot}{w}" for w, _ in module.named_parameters(recurse=False) if w.startswith("weight"))
-
-
-def _float_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    persistent = model.state_dict().keys()
-    for name, buffer in model.named_buffers():
-        if name in persistent and buffer.dtype.is_floating_point:
-            yield name, buffer
-
-
-def _norm_names(model: nn.Module) -> Iterator[str]:
-    for prefix, module in model.named_modules():
-        if isinstance(module, _NORM_LAYERS):
-            yield from (f"{prefix}.{name}" if prefix else name for name, _ in module.named_parameters(recurse=False))
+def _names(model: nn.Module, layers: tuple[type[nn.Module], ...], pattern: str) -> set[str]:
+    """The parameters of these layers whose own name matches the pattern."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        if isinstance(module, layers)
+        for name, _ in module.named_parameters(recurse=False)
+        if fnmatch.fnmatchcase(name, pattern)
+    }
 
 
 def _places(tensors: Iterator[tuple[str, Tensor, bool, bool]]) -> Iterator[TensorPlace]:

@@ -52,11 +52,8 @@ class LevelMap:
     ) -> "LevelMap":
         """Level l keeps all `always` coordinates and the ⌊ladder[l]·P + 0.5⌋ highest-scored of the P others.
 
-        Args:
-            scores: float [N], higher is kept at smaller levels.
-            ladder: increasing densities in (0, 1].
-            always: bool [N], coordinates that are level 0 whatever their score.
-            ties: float [N], decides between equal scores (higher first); then the lower index comes first.
+        `scores` and `ties` are float [N], `always` is bool [N]. Between equal scores the higher of `ties` comes first,
+        then the lower index.
         """
         steps = check_ladder(ladder)
         scores = torch.as_tensor(scores)

@@ -58,12 +58,9 @@ class Selection:
         return cut.settle_pieces(bins, pieces, self._digits[1:])
 
     def cut_across(self, parts: Sequence[Part], floors: Sequence[int], ends: Sequence[int]) -> Tensor:
-        """Cut all parts together, except that the highest of each part come before everything else.
+        """Cut all disjoint, ascending parts together, except that the highest of each come before everything else.
 
-        Args:
-            parts: disjoint, ascending; elements of no part are in group 0 and take no rank.
-            floors: how many of each part come first; together at most ends[0].
-            ends: the ranks to cut at.
+        `floors` says how many of each, together at most ends[0]. Elements of no part are in group 0 and take no rank.
         """
         assert sum(floors) <= ends[0], "the floors fit into the first group"
         self._refuse_nan()

@@ -25,18 +25,15 @@ _NOISE = 1e-9  # a product such as 0.07 · 100 = 7.000000000000001 still means 7
 
 
 def kept_channels(size: int, heads: int, width: float, shift: int) -> Tensor:
-    """Int64, ascending: the channels of a group that a width keeps.
+    """Int64, ascending: the channels that a width, in (0, 1], keeps of a group of `size`; of every head the same.
 
-    Args:
-        size: channels of the group; every head keeps the same of its channels.
-        heads: 1 where the group has no heads.
-        width: share to keep, in (0, 1]; rounded up, so at least one channel (of each head) stays.
-        shift: S = {(j - shift) mod C : j < ⌈width·C⌉} with C = size / heads (FedRolex); 0 is the prefix (HeteroFL).
+    They are {(j - shift) mod C : j < ⌈width·C⌉} with C = size / heads (FedRolex), so at least one of each head stays; a
+    shift of 0 gives the prefix (HeteroFL).
     """
     if not 0 < width <= 1:
         raise ValueError(f"width is {width}: give a share of the channels above 0, at most 1.")
     channels = size // heads
-    window = (torch.arange(_count(channels, width)) - shift) % channels
+    window = (torch.arange(max(1, math.ceil(width * channels - _NOISE))) - shift) % channels
     return (torch.arange(heads).view(-1, 1) * channels + window.sort().values).view(-1)
 
 
@@ -69,14 +66,10 @@ def solve_widths(plan: ChannelPlan, layout: Layout, ladder: Sequence[float]) -> 
 def width_levels(
     plan: ChannelPlan, layout: Layout, widths: Sequence[float], shift: int = 0, *, ladder: Sequence[float] | None = None
 ) -> LevelMap:
-    """The level map of nested widths; tensors that meet no sliced channel are level 0.
+    """The level map of nested, increasing widths, one per level; tensors that meet no sliced channel are level 0.
 
-    Args:
-        plan: the model's channels.
-        layout: the same model's layout.
-        widths: one per level, increasing.
-        shift: how far the kept channels are rolled, see `kept_channels`.
-        ladder: the nominal densities of the levels; the fractions that the widths really keep where it is left out.
+    `shift` is how far the kept channels are rolled, see `kept_channels`. `ladder` are the nominal densities of the
+    levels; the fractions that the widths really keep where it is left out.
     """
     if ladder is None:
         ladder = (_kept_coordinates(plan, layout, np.array(widths)) / layout.size).tolist()
@@ -100,23 +93,26 @@ class _ByWidth:
     """Ranks by the widths nearest to the densities of the ladder."""
 
     kind: ClassVar[str] = ""
+    rolls: ClassVar[bool] = False  # the kept channels move on by one at each tick
 
     def rank(self, inputs: RankingInputs) -> LevelMap:
-        """The level map of the widths; which channels are kept may depend on the tick."""
+        """The level map of the widths."""
         plan, layout, ladder = inputs.plan, inputs.layout, inputs.ladder
         if plan is None:
             raise ValueError(
                 f"The ranking {self.kind} needs the model's channels: give the inputs a plan (follow_channels)."
             )
-        ranked = width_levels(plan, layout, solve_widths(plan, layout, ladder), self._shift(inputs.tick), ladder=ladder)
+        shift = inputs.tick if self.rolls else 0
+        ranked = width_levels(plan, layout, solve_widths(plan, layout, ladder), shift, ladder=ladder)
         return replace(ranked, levels=ranked.levels.to(inputs.model.device))
+
+    def due(self, tick: int, interval: int) -> bool:
+        """At every tick where the kept channels move, else never."""
+        return self.rolls
 
     def ladder(self, ladder: Ladder) -> Ladder:
         """The densities stay nominal; the sizes of the map say what is really kept."""
         return ladder
-
-    def _shift(self, tick: int) -> int:
-        return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,27 +121,13 @@ class WidthPrefix(_ByWidth):
 
     kind: ClassVar[str] = "width_prefix"
 
-    def due(self, tick: int, interval: int) -> bool:
-        """Never."""
-        return False
-
 
 @dataclass(frozen=True, kw_only=True)
 class RollingWindow(_ByWidth):
     """Keeps a window that moves on by one channel of every group at each tick (FedRolex)."""
 
     kind: ClassVar[str] = "rolling_window"
-
-    def due(self, tick: int, interval: int) -> bool:
-        """At every tick."""
-        return True
-
-    def _shift(self, tick: int) -> int:
-        return tick
-
-
-def _count(channels: int, width: float) -> int:
-    return max(1, math.ceil(width * channels - _NOISE))
+    rolls: ClassVar[bool] = True
 
 
 def _kept_coordinates(plan: ChannelPlan, layout: Layout, widths: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

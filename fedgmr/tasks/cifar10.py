@@ -40,11 +40,9 @@ def cifar10(seed: int = 0, root: str | None = None, source: str = "auto") -> Tas
     chosen, place = Source.find("cifar10", SOURCES, root, source)
     return Task(
         name="cifar10",
-        title=chosen.title,
         model=VGG11,
-        **chosen.format.read(place).fields(),
+        **chosen.fields(place),
         loss=one_hot_bce,
         prepare=COLOURS,
         augment=FlipAndCrop(pad=4, black=COLOURS.black),
-        stand_in=chosen.stand_in,
     )

@@ -30,9 +30,8 @@ def fashion_mnist(seed: int = 0, root: str | None = None) -> Task:
     chosen, place = Source.find("fashion_mnist", SOURCES, root, "auto")
     return Task(
         name="fashion_mnist",
-        title=chosen.title,
         model=lambda: Conv2(CLASSES),
-        **chosen.format.read(place).fields(),
+        **chosen.fields(place),
         loss=one_hot_bce,
         prepare=to_unit,
     )

@@ -48,10 +48,8 @@ def femnist(seed: int = 0, root: str | None = None, source: str = "auto") -> Tas
     chosen, place = Source.find("femnist", SOURCES, root, source)
     return Task(
         name="femnist",
-        title=chosen.title,
         model=Conv2,
-        **chosen.format.read(place, seed).fields(),
+        **chosen.fields(place, seed),
         loss=one_hot_bce,
         prepare=to_unit,
-        stand_in=chosen.stand_in,
     )

@@ -4,6 +4,7 @@ The real data is a tree of image files that the user chose from ImageNet: traini
 to 168 x 168, test on the centre. Without it 100 classes of Tiny-ImageNet stand in, 64 x 64, moved by up to 8 pixels.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from fedgmr.tasks.formats.folders import CLASSES, ImageFolders
@@ -48,21 +49,16 @@ def imagenet100(
         cache: directory for the decoded images, for folders; None: beside them.
     """
     check_whole("pixels", pixels, 1)
-    augment: Augmentation
+    augment: Augmentation = FlipAndCrop(pad=8, black=COLOURS.black)
     chosen, place = Source.find("imagenet100", SOURCES, root, source)
     if chosen.name == "folders":
-        data = ImageFolders(pixels=pixels, cache=Path(cache).expanduser() if cache else None).read(place)
-        augment = FlipAndResizedCrop(size=pixels)
-    else:
-        data = chosen.format.read(place)
-        augment = FlipAndCrop(pad=8, black=COLOURS.black)
+        folders = ImageFolders(pixels=pixels, cache=Path(cache).expanduser() if cache else None)
+        chosen, augment = replace(chosen, format=folders), FlipAndResizedCrop(size=pixels)
     return Task(
         name="imagenet100",
-        title=chosen.title,
         model=ResNet18,
-        **data.fields(),
+        **chosen.fields(place),
         prepare=COLOURS,
         augment=augment,
         keep=(SHORTCUTS,),
-        stand_in=chosen.stand_in,
     )

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from fedgmr.seeding import generator
 from fedgmr.tasks.images import to_unit
+from fedgmr.tasks.models.conv2 import SmallNet
 from fedgmr.tasks.task import Task
 
 _TEST_PER_CLASS = 100
@@ -41,24 +41,6 @@ def mnist5k(seed: int = 0) -> Task:
         prepare=to_unit,
         holdout=200,
     )
-
-
-class SmallNet(nn.Sequential):
-    """Two convolutions with pooling and two linear layers; 100,424 parameters."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            nn.Conv2d(1, 8, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(8, 16, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(16 * 7 * 7, 122),
-            nn.ReLU(),
-            nn.Linear(122, 10),
-        )
 
 
 @cache

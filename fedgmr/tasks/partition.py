@@ -4,7 +4,6 @@ IID, Dirichlet(alpha) over the classes, or by user id. A client's sample order i
 consumed), so lazily batched training, a resume and a restarted real client all see the same mini-batches.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
@@ -126,7 +125,7 @@ class SampleOrder:
 
     def __init__(self, parts: Sequence[Indices], *, seed: int, batch_size: int) -> None:
         self.parts, self.seed, self.batch_size = list(parts), seed, batch_size
-        self._epochs: OrderedDict[tuple[int, int], Indices] = OrderedDict()
+        self._epochs: dict[tuple[int, int], Indices] = {}
 
     def batches(self, client: int, first: int, count: int) -> Indices:
         """Training indices [count, batch_size] of the client's mini-batches number `first` and on."""
@@ -145,5 +144,5 @@ class SampleOrder:
         if key not in self._epochs:
             self._epochs[key] = generator(self.seed, "order", client, epoch).permutation(self.parts[client])
             if len(self._epochs) > _CACHED_EPOCHS:
-                self._epochs.popitem(last=False)
+                self._epochs.pop(next(iter(self._epochs)))  # the oldest
         return self._epochs[key]

@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from fedgmr.settings.refusals import SettingError, suggestion
-from fedgmr.tasks.formats.arrays import Counts
+from fedgmr.tasks.formats.arrays import Counts, Images
 
 _VARIABLE = "FEDGMR_DATA"
 _Read = TypeVar("_Read", covariant=True)
@@ -44,13 +44,7 @@ class Source(Generic[_Read]):
     def find(
         task: str, sources: "Sequence[Source[_Read]]", root: str | None, name: str
     ) -> "tuple[Source[_Read], Path]":
-        """The source to use and where it lies.
-
-        Args:
-            task: name of the task.
-            sources: its sources, the preferred one first.
-            root: the directory; None: the environment variable says.
-            name: of the source; auto: the first that is there.
+        """The source of this name and where it lies; with the name auto the first that is there.
 
         Raises:
             SettingError: there is no such source, directory or data; the sentence says what to put where.
@@ -71,6 +65,10 @@ class Source(Generic[_Read]):
                 return source, place
         fetch = f", or run `fedgmr data --download {task}`" if any(source.download for source in admitted) else ""
         raise SettingError(f"{directory} has no data for the task {task}: put {contents} there{fetch}.")
+
+    def fields(self: "Source[Images]", place: Path, seed: int = 0) -> dict[str, Any]:
+        """The fields of a Task that come from this source, read from its place."""
+        return {"title": self.title, "stand_in": self.stand_in, **self.format.read(place, seed).fields()}
 
     def place(self, root: Path) -> Path | None:
         """The path of the data under the root, if it is there."""

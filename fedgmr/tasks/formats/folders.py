@@ -32,7 +32,7 @@ class ImageFolders:
 
     def read(self, path: Path, seed: int = 0) -> Images:
         """All images under the folder."""
-        files = {part: _files(path / name) for part, name in zip(("train", "test"), _parts(path), strict=True)}
+        files = _files(path)
         kept_in, mark = (self.cache or path.parent) / f"{path.name}-{self.pixels}.npz", _fingerprint(path, files)
         if not kept_in.is_file() or (kept := _cached(kept_in, mark)) is None:
             kept = _decode(files, self.pixels, kept_in, mark)
@@ -43,11 +43,12 @@ class ImageFolders:
 
     def count(self, path: Path) -> Counts:
         """The number of images and classes."""
-        train, test = (_files(path / name) for name in _parts(path))
-        return Counts(train=len(train), test=len(test), classes=CLASSES)
+        files = _files(path)
+        return Counts(train=len(files["train"]), test=len(files["test"]), classes=CLASSES)
 
 
-def _parts(folder: Path) -> tuple[str, str]:
+def _files(folder: Path) -> dict[str, list[tuple[Path, int]]]:
+    """(file, class) of all images for training and test, classes in the order of their names."""
     test = next((name for name in ("val", "test") if (folder / name).is_dir()), None)
     if test is None or not (folder / "train").is_dir():
         raise DataError(f"{folder} needs the folders train and val: put one folder per class into each.")
@@ -57,18 +58,14 @@ def _parts(folder: Path) -> tuple[str, str]:
             f"{folder} has {len(names[0])} classes in train and {len(names[1])} in {test}, "
             f"{len(names[0] & names[1])} of them in both: put the same {CLASSES} class folders into each."
         )
-    return "train", test
-
-
-def _files(part: Path) -> list[tuple[Path, int]]:
-    """(file, class) of all images, classes in the order of their names."""
-    found = []
-    for label, name in enumerate(sorted(entry.name for entry in part.iterdir() if entry.is_dir())):
-        images = sorted(path for path in (part / name).iterdir() if path.suffix.lower() in _SUFFIXES)
-        if not images:
-            raise DataError(f"{part / name} has no JPEG or PNG images: put the images of this class there.")
-        found += [(path, label) for path in images]
-    return found
+    files: dict[str, list[tuple[Path, int]]] = {"train": [], "test": []}
+    for found, part in zip(files.values(), ("train", test), strict=True):
+        for label, own in enumerate(folder / part / name for name in sorted(names[0])):
+            images = sorted(path for path in own.iterdir() if path.suffix.lower() in _SUFFIXES)
+            if not images:
+                raise DataError(f"{own} has no JPEG or PNG images: put the images of this class there.")
+            found += [(path, label) for path in images]
+    return files
 
 
 def _fingerprint(folder: Path, files: dict[str, list[tuple[Path, int]]]) -> str:

@@ -35,7 +35,7 @@ class LeafFolder:
     def count(self, path: Path) -> Counts:
         """Samples and writers, without looking at the pixels."""
         parts = [path / "train", path / "test"] if _is_split(path) else [path]
-        numbers = [[(user, len(y)) for file in _files(part) for user, _, y in _users(file)] for part in parts]
+        numbers = [[(user, len(y)) for _, user, _, y in _users(part)] for part in parts]
         train, *test = (sum(size for _, size in part) for part in numbers)
         return Counts(train=train, test=test[0] if test else None, users=len(dict(numbers[0])), classes=CLASSES)
 
@@ -47,39 +47,35 @@ def _is_split(folder: Path) -> bool:
     return all(there)
 
 
-def _files(folder: Path) -> list[Path]:
+def _users(folder: Path) -> Iterator[tuple[Path, str, list[Any], list[Any]]]:
+    """File, name, images and labels of the users in all files."""
     files = sorted(folder.glob("*.json"))
     if not files:
         raise DataError(f"{folder} has no JSON files: put LEAF's there, see docs/data.md.")
-    return files
-
-
-def _users(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    """Name, images and labels of the users in one file."""
-    with DataError.reading(path, "JSON"):
-        content = json.loads(path.read_bytes())
-    users, known = (content.get(key) if isinstance(content, dict) else None for key in ("users", "user_data"))
-    if not isinstance(users, list) or not isinstance(known, dict):
-        raise DataError(f"{path} has no users and user_data: {_EXAMPLE}.")
-    for user in users:
-        data = known.get(user) if isinstance(user, str) else None
-        x, y = (data.get(key) if isinstance(data, dict) else None for key in ("x", "y"))
-        if not isinstance(x, list) or not isinstance(y, list):
-            raise DataError(f"{path} has no x and y for the user {user!r}: {_EXAMPLE}.")
-        yield user, x, y
+    for path in files:
+        with DataError.reading(path, "JSON"):
+            content = json.loads(path.read_bytes())
+        users, known = (content.get(key) if isinstance(content, dict) else None for key in ("users", "user_data"))
+        if not isinstance(users, list) or not isinstance(known, dict):
+            raise DataError(f"{path} has no users and user_data: {_EXAMPLE}.")
+        for user in users:
+            data = known.get(user) if isinstance(user, str) else None
+            x, y = (data.get(key) if isinstance(data, dict) else None for key in ("x", "y"))
+            if not isinstance(x, list) or not isinstance(y, list):
+                raise DataError(f"{path} has no x and y for the user {user!r}: {_EXAMPLE}.")
+            yield path, user, x, y
 
 
 def _pooled(folder: Path, writers: dict[str, int]) -> tuple[Part, np.ndarray]:
     """The samples of all files, and the number of each one's writer, counted in the order they are met."""
     images, labels, users = [], [], []
-    for path in _files(folder):
-        for user, x, y in _users(path):
-            if not x and not y:
-                continue
-            part = Images.checked_part(_pixels(x, path, user), y, classes=CLASSES, path=path)
-            images.append(part[0])
-            labels.append(part[1])
-            users.append(np.full(len(part[1]), writers.setdefault(user, len(writers)), np.int64))
+    for path, user, x, y in _users(folder):
+        if not x and not y:
+            continue
+        part = Images.checked_part(_pixels(x, path, user), y, classes=CLASSES, path=path)
+        images.append(part[0])
+        labels.append(part[1])
+        users.append(np.full(len(y), writers.setdefault(user, len(writers)), np.int64))
     if not images:
         raise DataError(f"{folder} has no samples in its JSON files: put complete ones there, see docs/data.md.")
     return (np.concatenate(images), np.concatenate(labels)), np.concatenate(users)

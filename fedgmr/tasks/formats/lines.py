@@ -3,7 +3,7 @@
 import json
 import lzma
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -31,7 +31,8 @@ class TextLines:
 
 
 def _records(path: Path) -> Iterator[tuple[str, str]]:
-    with DataError.reading(path, "JSON lines"), _open(path) as file:
+    opened: Callable[..., IO[str]] = lzma.open if path.suffix == ".xz" else open
+    with DataError.reading(path, "JSON lines"), opened(path, "rt", encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
                 record = json.loads(line)
@@ -45,9 +46,3 @@ def _records(path: Path) -> Iterator[tuple[str, str]]:
                     f"{path}, line {number}: the user {user!r} has no text; remove the line or give it one."
                 )
             yield str(user), text
-
-
-def _open(path: Path) -> IO[str]:
-    if path.suffix == ".xz":
-        return lzma.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8")

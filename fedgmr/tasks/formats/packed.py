@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, Pixels, pillow
+from fedgmr.tasks.formats.arrays import Counts, DataError, Images, Part, pillow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +30,14 @@ class ImageSheets:
         with _opened(path) as arrays:
             if int(arrays["tile"]) != self.side:
                 raise DataError(f"{path} has tiles of {int(arrays['tile'])} pixels: they must be of {self.side}.")
-            train, test = (
-                Images.checked_part(
-                    _tiles(arrays, part, path, decoder), arrays[f"{part}_labels"], classes=self.classes, path=path
-                )
-                for part in ("train", "test")
-            )
+            train, test = (_tiles(arrays, part, self.classes, path, decoder) for part in ("train", "test"))
         return Images(train=train, test=test)
 
     def count(self, path: Path) -> Counts:
         """The number of images."""
         with _opened(path) as arrays:
-            return _counts(arrays["train_labels"], arrays["test_labels"])
+            labels = arrays["train_labels"]
+            return Counts(train=len(labels), test=len(arrays["test_labels"]), classes=len(np.unique(labels)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,22 +60,15 @@ class ImageArrays:
     def count(self, path: Path) -> Counts:
         """The number of images and writers."""
         with _opened(path) as arrays:
-            return _counts(arrays["y_train"], arrays["y_test"], arrays.get("writer_train"))
+            labels, test = arrays["y_train"], len(arrays["y_test"])
+            users = len(np.unique(arrays["writer_train"])) if "writer_train" in arrays else None
+            return Counts(train=len(labels), test=test, users=users, classes=len(np.unique(labels)))
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Mapping[str, Any]]:
     with DataError.reading(path, "a packed npz file"), np.load(path, allow_pickle=False) as arrays:
         yield arrays
-
-
-def _counts(train: np.ndarray, test: np.ndarray, users: np.ndarray | None = None) -> Counts:
-    return Counts(
-        train=len(train),
-        test=len(test),
-        users=None if users is None else len(np.unique(users)),
-        classes=len(np.unique(train)),
-    )
 
 
 def _plain(arrays: Mapping[str, Any], part: str, classes: int, path: Path) -> Part:
@@ -89,10 +78,11 @@ def _plain(arrays: Mapping[str, Any], part: str, classes: int, path: Path) -> Pa
     return Images.checked_part(images[:, None], arrays[f"y_{part}"], classes=classes, path=path)
 
 
-def _tiles(arrays: Mapping[str, Any], part: str, path: Path, decoder: Any) -> Pixels:
-    """The tiles of one part, as many as there are labels; uint8 [tiles, 3, side, side]."""
+def _tiles(arrays: Mapping[str, Any], part: str, classes: int, path: Path, decoder: Any) -> Part:
+    """The tiles of one part, as many as there are labels, and the labels."""
     packed, bounds, side = arrays[f"{part}_jpeg"], arrays[f"{part}_offsets"], int(arrays["tile"])
-    images = np.empty((len(arrays[f"{part}_labels"]), 3, side, side), np.uint8)
+    labels = arrays[f"{part}_labels"]
+    images = np.empty((len(labels), 3, side, side), np.uint8)
     done = 0
     for start, stop in pairwise(bounds):
         sheet = np.asarray(decoder.open(io.BytesIO(packed[start:stop].tobytes())).convert("RGB"))
@@ -103,4 +93,4 @@ def _tiles(arrays: Mapping[str, Any], part: str, path: Path, decoder: Any) -> Pi
         done += taken
     if done < len(images):
         raise DataError(f"{path} has {done} images and {len(images)} labels for {part}: get a complete copy of it.")
-    return images
+    return Images.checked_part(images, labels, classes=classes, path=path)
