@@ -57,12 +57,10 @@ class Layout:
 
     @classmethod
     def of(cls, model: nn.Module, *, keep: Sequence[str] = (), prune: Sequence[str] = ()) -> "Layout":
-        """The layout of `model`'s trainable parameters.
+        """The layout of `model`'s parameters; those that do not require gradients stay out of the vector.
 
-        Args:
-            model: any module; parameters that do not require gradients stay out of the vector.
-            keep: name patterns (`*.downsample.*`) that are always kept although their layer is prunable.
-            prune: name patterns that are prunable although the rule says always kept.
+        Name patterns (`*.downsample.*`) in `keep` are always kept although their layer is prunable, those in `prune`
+        are prunable although the rule says always kept.
         """
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not named:
@@ -76,14 +74,13 @@ class Layout:
         for pattern in (*keep, *prune):
             if not any(fnmatch.fnmatchcase(name, pattern) for name, _ in named):
                 raise ValueError(f"The pattern {pattern!r} matches no parameter of the model: correct it.")
-
-        def prunable(name: str) -> bool:
-            if any(fnmatch.fnmatchcase(name, pattern) for pattern in keep):
-                return False
-            return name in weights or any(fnmatch.fnmatchcase(name, pattern) for pattern in prune)
-
+        kept, pruned = (
+            {name for name, _ in named for pattern in patterns if fnmatch.fnmatchcase(name, pattern)}
+            for patterns in (keep, prune)
+        )
+        prunable = (weights | pruned) - kept
         return cls(
-            parameters=tuple(_places((name, p, prunable(name), name in norms) for name, p in named)),
+            parameters=tuple(_places((name, p, name in prunable, name in norms) for name, p in named)),
             buffers=tuple(_places((name, b, False, True) for name, b in buffers)),
             dtype=named[0][1].dtype,
         )

@@ -36,12 +36,8 @@ class Sorting:
         number = torch.bucketize(order, edges, right=True, out_int32=True)
         inside = number % 2 == 1
         by_part = torch.sort(number.to(torch.uint8 if len(edges) < 256 else torch.int32), stable=True).indices
-        chosen, start, covered = [], 0, 0
-        for (low, high), floor in zip(parts, floors, strict=True):
-            start += low - covered  # the gap before the part has a number of its own
-            chosen.append(by_part[start : start + floor])
-            start += high - low
-            covered = high
+        # Gaps have numbers of their own, so a part begins there where it begins among the elements.
+        chosen = [by_part[low : low + floor] for (low, _), floor in zip(parts, floors, strict=True)]
         first = torch.cat(chosen) if chosen else by_part[:0]
         others = inside.index_fill_(0, first, False)
         cuts = _constant(tuple(end - sum(floors) for end in ends), self.device)

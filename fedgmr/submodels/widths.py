@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.channels.groups import Axis
-from fedgmr.submodels.channels.plan import ChannelPlan, Group
+from fedgmr.submodels.channels.groups import Axis, Group
+from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
 from fedgmr.submodels.rankings import RankingInputs

@@ -41,12 +41,9 @@ def imagenet100(
 ) -> Task:
     """Photographs of 100 classes; Tiny-ImageNet at 64 x 64 stands in where ImageNet's files are not.
 
-    Args:
-        seed: not used; the split is the published one.
-        root: directory with the data; None: the environment variable FEDGMR_DATA.
-        source: auto, folders or tiny.
-        pixels: side of the images the net sees, for folders.
-        cache: directory for the decoded images, for folders; None: beside them.
+    `root` and `source` (auto, folders or tiny) say where the data is, see `Source.find`. For folders, `pixels` is the
+    side of the images the net sees, and `cache` the directory for the decoded images, which may stay beside them. The
+    split is published.
     """
     check_whole("pixels", pixels, 1)
     augment: Augmentation = FlipAndCrop(pad=8, black=COLOURS.black)

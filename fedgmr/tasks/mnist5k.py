@@ -24,12 +24,8 @@ _TEST_PER_CLASS = 100
 def mnist5k(seed: int = 0) -> Task:
     """Ten digits, 4,000 training and 1,000 test images of 28 x 28."""
     images, labels = _read()
-    test = np.concatenate(
-        [
-            generator(seed, "split", digit).permutation(np.flatnonzero(labels == digit))[:_TEST_PER_CLASS]
-            for digit in range(10)
-        ]
-    )
+    digits = [generator(seed, "split", digit).permutation(np.flatnonzero(labels == digit)) for digit in range(10)]
+    test = np.concatenate([places[:_TEST_PER_CLASS] for places in digits])
     train = generator(seed, "split").permutation(np.setdiff1d(np.arange(len(labels)), test))
     x, y = torch.from_numpy(images), torch.from_numpy(labels)
     return Task(

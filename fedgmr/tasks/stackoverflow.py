@@ -60,13 +60,9 @@ def stackoverflow(
 ) -> Task:
     """The next word in questions, answers and comments, by user; other forums stand in.
 
-    Args:
-        seed: draws the users, and those of the test set.
-        root: directory with the data; None: the environment variable FEDGMR_DATA.
-        source: auto, stackoverflow, stackexchange or ubuntu_irc.
-        users: at most so many, training and test together.
-        per_user: at most so many sequences of each.
-        length: of the sequences, in tokens.
+    `root` and `source` (auto, stackoverflow, stackexchange or ubuntu_irc) say where the data is, see `Source.find`. The
+    seed draws the users, and those of the test set: at most `users` together, at most `per_user` sequences of `length`
+    tokens of each.
     """
     check_whole("users", users, 2)
     check_whole("per_user", per_user, 1)

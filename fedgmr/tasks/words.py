@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,7 @@ class Vocabulary:
     @classmethod
     def of(cls, texts: Iterable[Sequence[str]], size: int = WORDS) -> "Vocabulary":
         """The most frequent words of texts; of equally frequent ones the first in the alphabet comes first."""
-        counts: Counter[str] = Counter()
-        for words in texts:
-            counts.update(words)
+        counts = Counter(chain.from_iterable(texts))
         ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
         return cls({word: number for number, (word, _) in enumerate(ranked[:size], 1)})
 

@@ -7,13 +7,12 @@ strangers and either returns what was expected or raises `Refused`. Read `header
 """
 
 from fedgmr.wire.envelope import Expected, Limits
-from fedgmr.wire.header import ABOVE, EVERYONE, Header, Kind, Stamp
+from fedgmr.wire.header import ABOVE, EVERYONE, Header, Stamp
 from fedgmr.wire.maps import decode_map, encode_map, map_bytes
 from fedgmr.wire.precision import ValueType
 from fedgmr.wire.refusals import Reason, Refused
 from fedgmr.wire.values import (
     Report,
-    Values,
     decode_update,
     decode_values,
     encode_update,
@@ -27,14 +26,12 @@ __all__ = [
     "EVERYONE",
     "Expected",
     "Header",
-    "Kind",
     "Limits",
     "Reason",
     "Refused",
     "Report",
     "Stamp",
     "ValueType",
-    "Values",
     "decode_map",
     "decode_update",
     "decode_values",

@@ -60,10 +60,7 @@ class Header:
 
     @classmethod
     def read(cls, data: bytes | bytearray | memoryview) -> "Header":
-        """Read the header of an object whose body may still be anything.
-
-        Use it to see what arrived; only `decode_map`, `decode_values` and `decode_update` check the checksum and the
-        stamp.
+        """Read the header of an object, to see what arrived; the functions `decode_*` check the checksum and the stamp.
 
         Raises:
             Refused: Too short, not an object of this format, or fields that contradict each other.

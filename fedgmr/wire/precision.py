@@ -37,10 +37,13 @@ class ValueType(enum.StrEnum):
         if values.dtype != np.float32 or values.ndim != 1:
             raise ValueError(f"values must be one-dimensional float32, got {values.ndim}-dimensional {values.dtype}")
         _check_finite(values, self)
-        values = np.ascontiguousarray(values, "<f4")
+        laid: npt.NDArray[np.generic] = np.ascontiguousarray(values, "<f4")
         if self is ValueType.FP16:
-            return _bytes_of(values.astype("<f2"))
-        return _bytes_of(_round_to_bf16(values) if self is ValueType.BF16 else values)
+            laid = laid.astype("<f2")
+        elif self is ValueType.BF16:
+            laid = _round_to_bf16(laid.view("<u4"))
+        # An empty array cannot be cast by memoryview, hence the view as bytes on the numpy side.
+        return laid.view(np.uint8).data
 
     def read(self, body: memoryview) -> FloatArray:
         """Read values back into a fresh, writable float32 array; the caller has checked the length of `body`.
@@ -79,17 +82,11 @@ def _check_finite(values: FloatArray, value_type: ValueType) -> None:
         )
 
 
-def _round_to_bf16(values: FloatArray) -> npt.NDArray[np.uint16]:
+def _round_to_bf16(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
     # bf16 is the upper half of an fp32. Adding 0x7fff, plus one if the kept part is odd, carries into the
     # upper half exactly when rounding to the nearest (ties to even) goes away from zero.
-    bits = values.view("<u4")
     rounded = (bits >> 16) & 1
     rounded += bits
     rounded += 0x7FFF
     rounded >>= 16
     return rounded.astype("<u2")
-
-
-def _bytes_of(array: npt.NDArray[np.generic]) -> memoryview:
-    # An empty array cannot be cast by memoryview, hence the view as bytes on the numpy side.
-    return array.view(np.uint8).data

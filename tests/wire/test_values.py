@@ -13,7 +13,6 @@ from fedgmr.wire import (
     EVERYONE,
     Expected,
     Header,
-    Kind,
     Limits,
     Reason,
     Refused,
@@ -27,6 +26,7 @@ from fedgmr.wire import (
     update_bytes,
     values_bytes,
 )
+from fedgmr.wire.header import Kind
 
 STAMP = Stamp(run=7, version=3, map_version=2)
 MINE = Stamp(run=7, client=5, version=3, map_version=2)

@@ -13,6 +13,15 @@ from fedgmr.submodels.channels.streams import refuse
 
 
 @dataclass(frozen=True, kw_only=True)
+class Group:
+    """Channels that are kept or dropped together wherever they appear."""
+
+    size: int
+    fixed: bool = False  # never sliced: the model's input channels and its outputs
+    heads: int = 1  # the group is heads x head_dim, and every head keeps the same subset
+
+
+@dataclass(frozen=True, kw_only=True)
 class Axis:
     """A dimension that runs over a group: index = (stack · size + channel) · repeat + s."""
 
@@ -35,20 +44,14 @@ class OpenGroups:
         self.tensors = tensors
         self.names = {id(tensor): name for name, tensor in tensors.items()}
         self.axes: dict[str, Axes] = {}
-        self.sizes: list[int] = []
-        self.heads: list[int] = []
-        self.fixed: set[int] = set()
+        self.opened: list[Group] = []
         self.parents: list[int] = []  # union-find: groups that turned out to be one
 
     def open(self, size: int, *, fixed: bool = False, heads: int = 1) -> int:
         """A new group."""
-        group = len(self.parents)
-        self.sizes.append(size)
-        self.heads.append(heads)
-        self.parents.append(group)
-        if fixed:
-            self.fix(group)
-        return group
+        self.opened.append(Group(size=size, fixed=fixed, heads=heads))
+        self.parents.append(len(self.parents))
+        return self.parents[-1]
 
     def root(self, group: int) -> int:
         """The group that represents all groups that `group` was joined with."""
@@ -58,16 +61,17 @@ class OpenGroups:
 
     def fix(self, group: int) -> None:
         """Mark a group that is never sliced."""
-        self.fixed.add(self.root(group))
+        root = self.root(group)
+        self.opened[root] = replace(self.opened[root], fixed=True)
 
     def join(self, node: fx.Node, one: int, other: int) -> None:
         """Make two groups one; `node` is the operation that combines them."""
         one, other = sorted((self.root(one), self.root(other)))
-        if self.sizes[one] != self.sizes[other]:
-            sizes = f"{self.sizes[one]} and {self.sizes[other]}"
+        if self.opened[one].size != self.opened[other].size:
+            sizes = f"{self.opened[one].size} and {self.opened[other].size}"
             refuse(node, f"it combines {sizes} channels", "give both operands the same number")
         self.parents[other] = one
-        if other in self.fixed:
+        if self.opened[other].fixed:
             self.fix(one)
 
     def declare(self, node: fx.Node, tensor: Tensor | None, axes: Axes) -> None:

@@ -13,18 +13,9 @@ from typing import Any
 
 from torch import fx, nn
 
-from fedgmr.submodels.channels.groups import Axes, Axis
+from fedgmr.submodels.channels.groups import Axes, Axis, Group
 from fedgmr.submodels.channels.streams import Stream
 from fedgmr.submodels.channels.walk import Walk
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Channels that are kept or dropped together wherever they appear."""
-
-    size: int
-    fixed: bool = False  # never sliced: the model's input channels and its outputs
-    heads: int = 1  # the group is heads x head_dim, and every head keeps the same subset
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,9 +78,9 @@ def _plan(walk: Walk, outputs: Sequence[Stream]) -> ChannelPlan:
 
     axes: dict[str, Axes] = {n: (None,) * t.dim() for n, t in found.tensors.items() if t.is_floating_point()}
     axes |= {name: tuple(axis and numbered(axis) for axis in own) for name, own in found.axes.items()}
-    sliced = [path for path, group in walk.layers.items() if found.root(group) not in found.fixed]
+    sliced = [path for path, group in walk.layers.items() if not found.opened[found.root(group)].fixed]
     return ChannelPlan(
-        groups=tuple(Group(size=found.sizes[g], fixed=g in found.fixed, heads=found.heads[g]) for g in roots),
+        groups=tuple(found.opened[group] for group in roots),
         axes=axes,
         norms={path: numbered(axis) for path, axis in walk.norms.items()},
         hidden=tuple(path for path in walk.layers if path in sliced or path in walk.attentions),

@@ -7,7 +7,7 @@ with the name of the layer and what to do. The walk over a model's graph hands s
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 # Layers, functions and methods without weights go by name, in lower case and without underscores.
 _ELEMENTWISE = """
@@ -88,11 +88,6 @@ class Stored:
 
     tensor: Tensor
     intact: int
-
-    @property
-    def constant(self) -> bool:
-        """Whether the tensor is not trained."""
-        return not isinstance(self.tensor, nn.Parameter)
 
     def indexed(self, index: Any) -> "Stored":
         """The tensor at an index, which touches its leading dimensions."""

@@ -131,7 +131,8 @@ class Walk:
             return self._combine(node, values, streams) if len(values) > 1 else values[0]
         if len(values) == 1 and streams:
             return streams[0].reshaped(node, name)
-        if not all(isinstance(value, Plain) or (isinstance(value, Stored) and value.constant) for value in values):
+        trained = [value for value in values if isinstance(value, Stored) and isinstance(value.tensor, nn.Parameter)]
+        if trained or not all(isinstance(value, Plain | Stored) for value in values):
             refuse(node, f"{name} is not supported", "use layers of torch.nn, sums and pooling instead")
         return Plain()
 
@@ -174,7 +175,7 @@ class Walk:
         return self._axis(node, stream, size), stream
 
     def _axis(self, node: fx.Node, stream: Stream, size: int) -> Axis:
-        channels = self.groups.sizes[stream.group]
+        channels = self.groups.opened[stream.group].size
         if size % channels or (size > channels and not stream.flat):
             refuse(node, f"{channels} channels meet a size of {size}", "make them equal")
         return Axis(group=stream.group, repeat=size // channels)

@@ -10,28 +10,20 @@ from torch import Tensor, nn
 from fedgmr.tasks.words import TOKENS
 
 EMBEDDING_STD = 0.02
+_WIDTH, _HEADS, _HIDDEN = 96, 4, 384
 
 
 class Transformer2L(nn.Module):
     """Predicts the next token at every position of [batch, at most `positions`] tokens."""
 
-    def __init__(
-        self,
-        vocabulary: int = TOKENS,
-        *,
-        positions: int = 128,
-        width: int = 96,
-        heads: int = 4,
-        hidden: int = 384,
-        dropout: float = 0.1,
-    ) -> None:
+    def __init__(self, vocabulary: int = TOKENS, *, positions: int = 128, dropout: float = 0.1) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(positions, width)
+        self.tokens = nn.Embedding(vocabulary, _WIDTH)
+        self.positions = nn.Embedding(positions, _WIDTH)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(_Block(width, heads, hidden, dropout) for _ in range(2))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.blocks = nn.ModuleList(_Block(dropout) for _ in range(2))
+        self.norm = nn.LayerNorm(_WIDTH)
+        self.head = nn.Linear(_WIDTH, vocabulary, bias=False)
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=EMBEDDING_STD)
 
@@ -49,12 +41,12 @@ class Transformer2L(nn.Module):
 class _Block(nn.Module):
     """Causal self-attention and a feed-forward layer, each normalised before and added to the stream after."""
 
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+    def __init__(self, dropout: float) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(width)
-        self.attention = nn.MultiheadAttention(width, heads, dropout=dropout, batch_first=True)
-        self.feed_norm = nn.LayerNorm(width)
-        self.feed = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.attention_norm = nn.LayerNorm(_WIDTH)
+        self.attention = nn.MultiheadAttention(_WIDTH, _HEADS, dropout=dropout, batch_first=True)
+        self.feed_norm = nn.LayerNorm(_WIDTH)
+        self.feed = nn.Sequential(nn.Linear(_WIDTH, _HIDDEN), nn.GELU(), nn.Linear(_HIDDEN, _WIDTH))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, future: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgmr.submodels.channels.groups import Axis
-from fedgmr.submodels.channels.plan import ChannelPlan, Group, follow_channels
+from fedgmr.submodels.channels.groups import Axis, Group
+from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.models.conv2 import Conv2
 
