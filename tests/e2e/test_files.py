@@ -111,7 +111,9 @@ class KeptFleet:
 
 
 @pytest.fixture
-def keeper() -> Keeper:
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Keeper:
+    monkeypatch.setattr("fedgmr.experiments.checkpoint.save_state", Keeper.state)
+    monkeypatch.setattr("fedgmr.experiments.checkpoint.restore_state", Keeper.restore)
     return Keeper()
 
 
