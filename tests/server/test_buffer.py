@@ -79,7 +79,8 @@ def test_precision_of_the_buffer(dtype: Any, kept: list[float]) -> None:
 def test_a_run_with_updates_in_level_order_is_the_same_run() -> None:
     """Executors hand whole models over as they lie, clients on the wire do not; while all are restored and after."""
     rules = {**BRISK, "interval": 2}
-    natural, ordered = (objects(tiny.dense(), "fedgmr", rules) for _ in range(2))
+    plain = {"executor": "sequential"}
+    natural, ordered = (objects(tiny.dense(), "fedgmr", rules, execution=plain) for _ in range(2))
     assert natural.fleet.executor.natural  # type: ignore[attr-defined]
     ordered.fleet.executor.natural = False  # type: ignore[attr-defined]
     one, other = drive(natural, ticks=40), drive(ordered, ticks=40)

@@ -184,7 +184,7 @@ def test_rolled_windows_of_different_ticks_and_levels(seed: int) -> None:
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
 def test_a_run_knows_who_has_which_class(method: str) -> None:
     skewed = {"kind": "dirichlet", "alpha": 0.1, "min_samples": 5}
-    run = objects(tiny.normed(), method, partition=skewed)
+    run = objects(tiny.normed(), method, partition=skewed, execution={"executor": "sequential"})
     known = run.server.labels
     assert known is not None
     work = run.fleet.executor.work  # type: ignore[attr-defined]
