@@ -6,7 +6,7 @@ consumed), so lazily batched training, a resume and a restarted real client all 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,9 +58,16 @@ class Dirichlet:
     kind: ClassVar[str] = "dirichlet"
     alpha: float = field(default=0.6, metadata={"above": 0, "help": "concentration; smaller is more skewed"})
     min_samples: int = field(default=20, metadata={"at_least": 1, "help": "redrawn until every client has this many"})
+    order: Literal["drawn", "ascending"] = field(
+        default="drawn", metadata={"help": "clients as drawn, or by number of samples, the fewest first"}
+    )
+    draw: Literal["seeded", "legacy"] = field(
+        default="seeded",
+        metadata={"help": "legacy: one draw of numpy's RandomState(seed), and consecutive samples of each class"},
+    )
 
     def deal(self, pool: Pool) -> list[Indices]:
-        """Redraw up to 1,000 times until every client has enough samples."""
+        """Redraw up to 1,000 times until every client has enough samples; the legacy draw is made once."""
         if pool.labels is None:
             raise ValueError(
                 "partition.kind is dirichlet: this task has no integer label per sample; use iid or by_user."
@@ -71,21 +78,33 @@ class Dirichlet:
                 f"partition.min_samples is {self.min_samples}: {pool.clients} clients need {needed} samples, there are "
                 f"{len(pool.indices)}; lower it or use fewer clients."
             )
-        by_class = [pool.indices[pool.labels == label] for label in np.unique(pool.labels)]
+        parts = self._drawn(pool, [pool.indices[pool.labels == label] for label in np.unique(pool.labels)])
+        return parts if self.order == "drawn" else sorted(parts, key=len)
+
+    def _drawn(self, pool: Pool, by_class: list[Indices]) -> list[Indices]:
+        if self.draw == "legacy":
+            draw = np.random.RandomState(pool.seed)
+            dealt = [np.split(m, c) for c, m in zip(self._cuts(draw, pool, by_class), by_class, strict=True)]
+            return _enough([np.concatenate(parts) for parts in zip(*dealt, strict=True)], self.min_samples, "dirichlet")
         for attempt in range(_REDRAWS):
-            draw = generator(pool.seed, "partition", attempt)
-            cuts = [
-                (np.cumsum(draw.dirichlet(np.full(pool.clients, self.alpha)))[:-1] * len(members)).astype(int)
-                for members in by_class
-            ]
+            seeded = generator(pool.seed, "partition", attempt)
+            cuts = self._cuts(seeded, pool, by_class)
             sizes = sum(np.diff(c, prepend=0, append=len(m)) for c, m in zip(cuts, by_class, strict=True))
             if np.min(sizes) >= self.min_samples:
-                dealt = [np.split(draw.permutation(m), c) for c, m in zip(cuts, by_class, strict=True)]
+                dealt = [np.split(seeded.permutation(m), c) for c, m in zip(cuts, by_class, strict=True)]
                 return [np.sort(np.concatenate(parts)) for parts in zip(*dealt, strict=True)]
         raise ValueError(
             f"partition.alpha is {self.alpha}: after {_REDRAWS} draws some of {pool.clients} clients still had under "
             f"{self.min_samples} samples; raise alpha, lower partition.min_samples or use fewer clients."
         )
+
+    def _cuts(
+        self, draw: np.random.Generator | np.random.RandomState, pool: Pool, by_class: list[Indices]
+    ) -> list[Indices]:
+        return [
+            (np.cumsum(draw.dirichlet(np.full(pool.clients, self.alpha)))[:-1] * len(members)).astype(np.int64)
+            for members in by_class
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

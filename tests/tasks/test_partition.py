@@ -216,3 +216,43 @@ def test_forgotten_epochs_come_back_the_same() -> None:
     first = at.batches(0, 0, 2).copy()
     at.batches(0, 2, 600)  # one epoch per batch: more than are kept
     assert np.array_equal(at.batches(0, 0, 2), first)
+
+
+# The split of the paper's released code for CIFAR-10: samples per class of every client.
+RELEASED = """
+8 2 827 84 682 1 19 425 56 3
+240 311 988 37 218 596 383 16 46 228
+259 304 103 70 145 121 1018 0 201 979
+1 560 399 6 121 308 678 563 783 239
+297 31 873 697 50 860 389 600 409 315
+146 44 104 759 186 862 528 371 2316 4
+609 3028 65 241 387 261 38 89 79 731
+2636 203 838 250 1044 19 44 383 9 857
+156 395 205 2376 956 402 1677 411 348 1046
+648 122 598 480 1211 1570 226 2142 753 598
+"""
+
+
+def test_the_legacy_draw_in_ascending_order_is_the_released_split() -> None:
+    dealt = pool(50_000)
+    parts = Dirichlet(alpha=0.6, draw="legacy", order="ascending").deal(dealt)
+    assert [len(part) for part in parts] == [2107, 3063, 3200, 3658, 4521, 5320, 5528, 6283, 7972, 8348]
+    assert dealt.labels is not None
+    counts = [np.bincount(dealt.labels[part // 2], minlength=10).tolist() for part in parts]
+    assert counts == [[int(count) for count in row.split()] for row in RELEASED.split("\n") if row]
+    drawn = Dirichlet(alpha=0.6, draw="legacy").deal(dealt)
+    assert sorted(map(len, drawn)) == [len(part) for part in parts] != [len(part) for part in drawn]
+
+
+def test_the_legacy_draw_deals_consecutive_samples_of_a_class() -> None:
+    # RandomState(0).dirichlet([1, 1]) gives the first client the share 0.388: samples 0 to 2 of ten.
+    parts = Dirichlet(alpha=1.0, min_samples=1, draw="legacy").deal(pool(10, clients=2, classes=1))
+    assert [part.tolist() for part in parts] == [[0, 2, 4], [6, 8, 10, 12, 14, 16, 18]]
+    with pytest.raises(ValueError, match="min_samples is 5: the dirichlet partition leaves a client 3 samples; lower"):
+        Dirichlet(alpha=1.0, min_samples=5, draw="legacy").deal(pool(10, clients=2, classes=1))
+
+
+def test_ascending_order_sorts_the_clients_of_the_seeded_draw() -> None:
+    drawn, ascending = Dirichlet().deal(pool()), Dirichlet(order="ascending").deal(pool())
+    assert [len(part) for part in ascending] == sorted(len(part) for part in drawn) != [len(part) for part in drawn]
+    assert {tuple(part) for part in ascending} == {tuple(part) for part in drawn}
