@@ -6,15 +6,16 @@ the level map. Read next: `rules.py`, what a method decides; `state.py`, what a 
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedgmr.exchange import ClientProfile, ClientTask, Diverged, News, Update
-from fedgmr.server.aggregation import Merge
+from fedgmr.server.aggregation import Merge, ZeroPadded
 from fedgmr.server.buffer import Contribution
 from fedgmr.server.coordination import Participation
 from fedgmr.server.label_aware import Labels
@@ -74,6 +75,7 @@ class Server:
         self.batches = [0] * len(clients)
         self.updates = [0] * len(clients)
         self.staleness: list[int | None] = [None] * len(clients)
+        self.on_arrival = [0] * len(clients)  # staleness of each client's newest update when it arrived
         self.reports: dict[int, tuple[float, int]] = {}
         self.restored: set[int] = set()  # clients that restoration has moved
         self._unsettled: list[tuple[int, int, float | Tensor]] = []  # client, tick and loss of accepted updates
@@ -113,34 +115,27 @@ class Server:
             self._accept(update, task)
             fresh.append(Contribution.of(update, task, natural=everybody_whole))
             starts[update.client] = task.model
-        self.buffer.update((c.client, self.rules.buffer.stored(c)) for c in fresh)
-        limit = self.rules.buffer.max_staleness
-        if limit is not None:
-            fresh = [c for c in fresh if self.tick - c.version <= limit]
-            self.buffer = {i: c for i, c in self.buffer.items() if self.tick - c.version <= limit}
-        held = [self.buffer[client] for client in sorted(self.buffer)]
+            self.on_arrival[update.client] = self.tick - task.version
+        fresh, held = self._buffered(fresh)
         self.previous = self.model
         self.model, self.buffers = self.rules.aggregation.merge(
-            Merge(
-                model=self.model,
-                buffers=self.buffers,
-                fresh=fresh,
-                held=held,
-                starts=starts,
-                weights={
-                    c.client: self.rules.staleness.weight(self.tick - c.version) * self.client_weights[c.client]
-                    for c in (*fresh, *held)
-                },
-                clients=len(self.profiles),
-                labels=self.labels,
-            )
+            self._inputs(self.tick, held, fresh=fresh, starts=starts)
         )
         for c in held:
             self.staleness[c.client] = self.tick - c.version
         self.tick += 1
-        if not self.rules.buffer.keep:
-            self.buffer.clear()
         self._restore_and_refresh(now)
+
+    def padded(self) -> tuple[Tensor, Tensor] | None:
+        """(flat model, buffers): the mean of the buffered updates, zero where a client holds nothing.
+
+        Without a buffer it is over the updates of the last merge that had any. The weights are those of the last merge.
+        None while there is no update.
+        """
+        held = [self.buffer[client] for client in sorted(self.buffer)]
+        if not held:
+            return None
+        return ZeroPadded().merge(self._inputs(self.tick - 1, held))
 
     def settle(self) -> None:
         """Raise Diverged if an accepted update had diverged; where losses are on a device this waits for it."""
@@ -197,6 +192,45 @@ class Server:
             total, samples = self.reports.get(task.level, (0.0, 0))
             more = update.report.samples
             self.reports[task.level] = (total + update.report.metric * more, samples + more)
+
+    def _buffered(self, fresh: list[Contribution]) -> tuple[list[Contribution], list[Contribution]]:
+        """Keep the arrivals; returns those that are not too old, and everything that is to be merged now."""
+        rule, limit = self.rules.buffer, self.rules.buffer.max_staleness
+        if limit is not None:
+            fresh = [c for c in fresh if self.tick - c.version <= limit]
+        if fresh and not rule.keep:
+            self.buffer.clear()  # only now: until the next updates came they were the padded model's
+        self.buffer.update((c.client, rule.stored(c)) for c in fresh)
+        if not rule.keep:
+            return fresh, fresh
+        if limit is not None:
+            self.buffer = {i: c for i, c in self.buffer.items() if self.tick - c.version <= limit}
+        return fresh, [self.buffer[client] for client in sorted(self.buffer)]
+
+    def _weight(self, c: Contribution, tick: int) -> float:
+        """Staleness weight times client weight, at the merge number `tick`; merged once, an update does not age."""
+        staleness = tick - c.version if self.rules.buffer.keep else self.on_arrival[c.client]
+        return self.rules.staleness.weight(staleness) * self.client_weights[c.client]
+
+    def _inputs(
+        self,
+        tick: int,
+        held: Sequence[Contribution],
+        *,
+        fresh: Sequence[Contribution] = (),
+        starts: Mapping[int, Tensor] = MappingProxyType({}),
+    ) -> Merge:
+        """The inputs of a merge, with the weights of tick number `tick`."""
+        return Merge(
+            model=self.model,
+            buffers=self.buffers,
+            fresh=fresh,
+            held=held,
+            starts=starts,
+            weights={c.client: self._weight(c, tick) for c in (*fresh, *held)},
+            clients=len(self.profiles),
+            labels=self.labels,
+        )
 
     def _restore_and_refresh(self, now: float) -> None:
         due = self.rules.ranking.due(self.tick, self.rules.interval)

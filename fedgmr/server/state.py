@@ -52,6 +52,7 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "batches": server.batches,
         "updates": server.updates,
         "staleness": server.staleness,
+        "on_arrival": server.on_arrival,
         "reports": [[level, total, n] for level, (total, n) in sorted(server.reports.items())],
         "restored": sorted(server.restored),
         "same": {name: first for name, first in same.items() if name != first},
@@ -75,6 +76,7 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
     server.client_levels = list(data["client_levels"])
     server.batches, server.updates = list(data["batches"]), list(data["updates"])
     server.staleness = list(data["staleness"])
+    server.on_arrival = list(data.get("on_arrival", server.on_arrival))
     server.reports = {level: (total, n) for level, total, n in data["reports"]}
     server.restored = set(data.get("restored", ()))
     server.detectors = {

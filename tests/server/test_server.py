@@ -138,10 +138,49 @@ def test_old_updates_leave_the_buffer() -> None:
 def test_without_a_buffer_every_update_counts_once() -> None:
     at, models = three_merges(replace(ALPHA_1, buffer=BufferRule(keep=False)))
     assert models == pytest.approx([2.0, 6.0, 6.0])
-    assert not at.buffer
     (task,) = at.tasks([0], 3.0)
     at.merge([answer(task, 9.0)], 4.0)
     assert at.model.item() == 9.0
+    assert list(at.buffer) == [0], "the last merge's own, for the padded model"
+
+
+def padded(at: Server) -> list[float]:
+    found = at.padded()
+    assert found is not None
+    return [*found[0].tolist(), *found[1].tolist()]
+
+
+def test_the_padded_model_has_zeros_where_a_client_holds_nothing() -> None:
+    rules = replace(ALPHA_1, ladder=(0.5, 1.0), ranking=Magnitude(), interval=100)
+    at = server(rules, (1.0, 2.0), densities=(1.0, 0.5), buffers=(0.0,))
+    assert at.padded() is None
+    whole, half = at.tasks([0, 1], 0.0)
+    at.merge([replace(answer(whole, 8.0, 4.0), buffers=torch.tensor([2.0]))], 1.0)
+    assert padded(at) == [4.0, 8.0, 2.0], "in level order the second coordinate is the first"
+    at.merge([replace(answer(half, 2.0), buffers=torch.tensor([6.0]))], 2.0)
+    # Both are one merge old: they weigh the same, though only client 0 holds the first coordinate.
+    assert padded(at) == [2.0, 5.0, 4.0]
+    assert at.model.tolist() == [4.0, 5.0]
+    (again,) = at.tasks([0], 2.0)
+    at.merge([replace(answer(again, 9.0, 3.0), buffers=torch.tensor([0.0]))], 3.0)
+    # Now client 1's is two merges old and weighs a third.
+    assert padded(at) == pytest.approx([3.0 / (4 / 3), (9.0 + 2.0 / 3) / (4 / 3), 2.0 / (4 / 3)])
+
+
+def test_without_a_buffer_the_padded_model_is_of_the_last_updates() -> None:
+    rules = replace(ALPHA_1, buffer=BufferRule(keep=False), aggregation=Mixing(rate=0.5))
+    at, _ = three_merges(rules)
+    assert padded(at) == [6.0], "(4 + 10/2) / (1 + 1/2): a merge without updates changes nothing"
+    (task,) = at.tasks([1], 3.0)
+    at.merge([answer(task, 7.0)], 4.0)
+    assert padded(at) == [7.0]
+    assert list(at.buffer) == [1]
+    (late,) = at.tasks([1], 4.0)
+    limited = replace(rules, buffer=BufferRule(keep=False, max_staleness=0))
+    at.rules = limited
+    at.merge([], 5.0)
+    at.merge([answer(late, 1.0)], 6.0)
+    assert padded(at) == [7.0], "an update that is too old is not merged"
 
 
 def test_changes_are_taken_from_the_model_the_client_started_from() -> None:

@@ -3,6 +3,7 @@
 import json
 from itertools import combinations
 
+import pytest
 from e2e import tiny
 from equivalence.runs import BRISK, drive, objects, same
 
@@ -44,9 +45,26 @@ def test_a_restored_server_has_the_same_state() -> None:
     }
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_restored_server_has_the_same_padded_model(keep: bool) -> None:
+    rules = {**BRISK, "buffer": {"keep": keep}}
+    run, twin = (objects(tiny.normed(), "fedgmr", rules) for _ in range(2))
+    drive(run, ticks=TICKS)
+    run.server.merge([], 1e6)  # a merge without updates: the last ones stay
+    tensors, data = save_state(run.server)
+    restore_state(twin.server, tensors, json.loads(json.dumps(data)))
+    found, again = run.server.padded(), twin.server.padded()
+    assert found is not None
+    assert again is not None
+    assert all(same(one, other) for one, other in zip(found, again, strict=True))
+    assert any(run.server.on_arrival)
+    assert twin.server.on_arrival == run.server.on_arrival
+
+
 def test_older_files_that_store_a_tensor_under_each_name_are_read() -> None:
     run, twin = some_run(), objects(tiny.normed(), "fedgmr", BRISK)
     tensors, data = save_state(run.server)
+    del data["on_arrival"]
     older = tensors | {name: tensors[first].clone() for name, first in data.pop("same").items()}
     restore_state(twin.server, older, data)
     for client, task in run.server.dispatched.items():
