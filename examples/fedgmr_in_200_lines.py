@@ -170,7 +170,7 @@ class FedGMR:
     def accuracy(self, level: int, inputs: Tensor, targets: Tensor) -> float:
         """The share of samples that the sub-model at `level` classifies correctly."""
         vector_to_parameters(self.model * (self.levels <= level), self.module.parameters())
-        correct, count = self.task.metric(self.module(self.task.inputs(inputs)), targets)
+        correct, count = self.task.metrics[0].measure(self.module(self.task.inputs(inputs)), targets)
         return float(correct) / count
 
     def densities(self) -> list[float]:

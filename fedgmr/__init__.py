@@ -8,7 +8,7 @@ from fedgmr.experiments.run import Result, simulate
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
-from fedgmr.tasks import Task
+from fedgmr.tasks import Metric, Task
 from fedgmr.training.schedules import TrainingSettings
 from fedgmr.version import __version__
 
@@ -16,6 +16,7 @@ __all__ = [
     "FleetSettings",
     "Link",
     "Method",
+    "Metric",
     "Result",
     "Task",
     "TrainingSettings",

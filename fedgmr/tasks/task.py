@@ -21,9 +21,9 @@ from fedgmr.seeding import derived_seed, generator
 from fedgmr.settings.build import imported
 from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.submodels.layout import Layout
+from fedgmr.tasks.metrics import Measure, Metric, top1
 
 Samples = tuple[Tensor, Tensor]  # inputs, targets; the first dimension is the sample
-Metric = Callable[[Tensor, Tensor], tuple[Tensor, int]]  # (outputs, targets) -> (sum of the metric, number counted)
 Drawn = NDArray[np.float32]  # the numbers that an augmentation drew: [samples, as many as it needs]
 
 
@@ -37,11 +37,6 @@ class Augmentation(Protocol):
         """The prepared inputs, changed; a function of tensors on one device that never waits for their values."""
 
 
-def top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
-    """Correct predictions and how many there were."""
-    return (outputs.argmax(-1) == targets).sum(), targets.numel()
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
     """Model, data, loss and metric."""
@@ -51,7 +46,8 @@ class Task:
     train: Samples  # of all clients together; a partition deals them out
     test: Samples  # the global model is evaluated on these
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy  # mean loss of (outputs, targets)
-    metric: Metric = top1  # the quantity reported as accuracy, higher is better
+    metric: Metric | Measure = top1  # the leading one; a bare measure is an accuracy, a share of which more is better
+    also: tuple[Metric, ...] = ()  # recorded beside it
     prepare: Callable[[Tensor], Tensor] | None = None  # applied to every batch's inputs on the device: bytes to floats
     augment: Augmentation | None = None  # changes the prepared inputs of every training batch at random
     users: Tensor | None = None  # int per training sample, for the partition by user
@@ -73,6 +69,15 @@ class Task:
             raise ValueError(f"{self.name}.users has {len(self.users)} entries: give one per training sample.")
         if self.evaluation_batch < 1:
             raise ValueError(f"{self.name}.evaluation_batch is {self.evaluation_batch}: give at least 1.")
+        names = [metric.name for metric in self.metrics]
+        if len(set(names)) < len(names):
+            raise ValueError(f"{self.name} has the metrics {', '.join(names)}: give each a name of its own.")
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """All metrics, the leading one first."""
+        leading = self.metric if isinstance(self.metric, Metric) else Metric(measure=self.metric)
+        return (leading, *self.also)
 
     def layout(self) -> Layout:
         """The flat layout of the model."""

@@ -104,10 +104,10 @@ class LocalWork:
         with torch.no_grad(), BatchNorms(module).batch_statistics() if len(indices) > 1 else nullcontext():
             # Equal batches, as where the server evaluates.
             for part in torch.tensor_split(indices, max(1, math.ceil(len(indices) / self.task.evaluation_batch))):
-                good, number = self.task.metric(module(self.task.inputs(inputs[part])), targets[part])
+                good, number = self.task.metrics[0].measure(module(self.task.inputs(inputs[part])), targets[part])
                 hits, count = hits + float(good), count + number
         module.train()
-        return Report(metric=hits / max(1, count), samples=count)
+        return Report(metric=self.task.metrics[0].score(hits / max(1, count)), samples=count)
 
     def mean_loss(self, losses: Sequence[Tensor], values: Tensor) -> Tensor:
         """The mean of the steps' losses; NaN where a value is not finite, so the last step's damage is seen too."""

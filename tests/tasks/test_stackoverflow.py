@@ -101,7 +101,7 @@ def test_loss_and_metric(root: Path) -> None:
     inputs, targets = task.train[0][:3], task.train[1][:3]
     perfect = torch.nn.functional.one_hot(targets, TOKENS) * 50.0
     assert float(task.loss(perfect, targets)) < 1e-6
-    hits, count = task.metric(perfect, targets)
+    hits, count = task.metrics[0].measure(perfect, targets)
     assert (int(hits), count) == (15, 15)  # five of six targets are real
     outputs = task.initial_model(0)(inputs)
     assert outputs.shape == (3, 6, TOKENS)

@@ -1,12 +1,15 @@
 """Tasks: holding out, initial weights, tasks by name."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fedgmr.settings.refusals import SettingError
-from fedgmr.tasks.task import Task, named_task, top1
+from fedgmr.tasks.metrics import Metric, top1
+from fedgmr.tasks.task import Task, named_task
 
 
 def tiny(seed: int = 0, width: int = 3, holdout: float = 0.05) -> Task:
@@ -36,6 +39,18 @@ def test_top1() -> None:
     # Sequences: one prediction per position.
     hits, count = top1(outputs.view(1, 3, 2), torch.tensor([[1, 0, 0]]))
     assert (int(hits), count) == (2, 3)
+
+
+def test_metrics_lead_and_follow() -> None:
+    error = Metric(name="error", measure=top1, higher_is_better=False)
+    assert [metric.name for metric in replace(tiny(), metric=error, also=(Metric(measure=top1),)).metrics] == [
+        "error",
+        "accuracy",
+    ]
+    assert tiny().metrics == (Metric(measure=top1),)
+    assert (error.score(0.25), Metric(measure=top1).score(0.25)) == (-0.25, 0.25)
+    with pytest.raises(ValueError, match="has the metrics error, error: give each a name of its own"):
+        replace(tiny(), metric=error, also=(error,))
 
 
 @pytest.mark.parametrize(("holdout", "count"), [(5, 5), (0.05, 1), (0.5, 10), (19, 19)])

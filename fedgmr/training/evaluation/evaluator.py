@@ -145,7 +145,7 @@ class Evaluator:
         batches = math.ceil(len(samples[0]) / self.batch)
         for inputs, targets in zip(*(torch.tensor_split(part, batches) for part in samples), strict=True):
             outputs = self._outputs(inputs)
-            good, number = self.task.metric(outputs, targets)
+            good, number = self.task.metrics[0].measure(outputs, targets)
             sums[0] += good
             sums[1] += self.task.loss(outputs, targets) * number
             count += number
