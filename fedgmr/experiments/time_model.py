@@ -16,9 +16,9 @@ from torch import Tensor
 
 from fedgmr.exchange import ClientProfile, ClientTask, Shipment, Update
 from fedgmr.federation import federate
-from fedgmr.fleets.network import Link, Network
+from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings
 from fedgmr.fleets.simulated import SimulatedFleet
-from fedgmr.fleets.sizes import IndexedSizes, PaperSizes, Sizes, WireSizes
+from fedgmr.fleets.sizes import IndexedSizes, LinearSizes, PaperSizes, Sizes, WireSizes
 from fedgmr.methods import Method
 from fedgmr.recipe import Recipe
 from fedgmr.server.aggregation import Merge
@@ -36,20 +36,27 @@ def make_network(
     recipe: Recipe, layout: Layout, links: Sequence[Link], *, ims: bool | None = None, per_width: bool = False
 ) -> Network:
     """The network of a recipe's fleet; `per_width`: the model's buffers travel once per level."""
-    settings = recipe.network
-    sizes: Sizes = WireSizes(buffers=layout.buffer_size, per_width=per_width, value_type=ValueType(settings.values))
-    if settings.sizes == "paper":
-        sizes = PaperSizes(weights=layout.prunable_size, dense=layout.size - layout.prunable_size)
-    elif settings.sizes == "indexed":
-        sizes = IndexedSizes()
     return Network(
-        settings,
+        recipe.network,
         links,
-        sizes,
+        make_sizes(recipe.network, layout, per_width=per_width),
         ims=recipe.method.ims if ims is None else ims,
         seed=recipe.seed,
         scale=recipe.fleet.rate_scale(layout.size),
     )
+
+
+def make_sizes(settings: NetworkSettings, layout: Layout, *, per_width: bool = False) -> Sizes:
+    """The bytes of a model's objects as the settings count them."""
+    match settings.sizes:
+        case "wire":
+            return WireSizes(buffers=layout.buffer_size, per_width=per_width, value_type=ValueType(settings.values))
+        case "paper":
+            return PaperSizes(weights=layout.prunable_size, dense=layout.size - layout.prunable_size)
+        case "indexed":
+            return IndexedSizes()
+        case "linear":
+            return LinearSizes(full=4 * layout.size if settings.full_size is None else settings.full_size * MIB)
 
 
 def round_period(recipe: Recipe, layout: Layout) -> float:
@@ -63,13 +70,14 @@ def round_period(recipe: Recipe, layout: Layout) -> float:
     links = recipe.fleet.resolved_links()
     ladder = tuple(sorted({link.density for link in links if link.density is not None}))
     levels = counted_levels(layout, ladder)
-    network = make_network(replace(recipe, network=replace(recipe.network, noise=0.0)), layout, links, ims=True)
+    settings = replace(recipe.network, noise=0.0, server_noise=0.0)
+    network = make_network(replace(recipe, network=settings), layout, links, ims=True)
     shipments = [
         Shipment(client=client, level=ladder.index(link.density or 1.0), levels=levels, map_version=0, first_batch=0)
         for client, link in enumerate(links)
     ]
     network.known_maps = {shipment.client: (0, shipment.level) for shipment in shipments}
-    return _PERIOD_MARGIN * max(trip.arrival for trip in network.send(shipments, 0.0))
+    return _PERIOD_MARGIN * max(trip.arrival for trip in network.send(shipments, settings.merge_seconds))
 
 
 def counted_levels(layout: Layout, ladder: Ladder) -> LevelMap:

@@ -1,8 +1,9 @@
 """Incremental Model Splitting (IMS): which objects leave the server for the clients of one dispatch.
 
 Sub-models are nested, so with IMS one object per gap between neighbouring levels in use is sent once, to every client
-at that level or above. Without IMS every client is sent an object of its own. Read next: `network.py`, which turns the
-objects into seconds, and `fedgmr/flower/server/packing.py`, which turns them into bytes.
+at that level or above. Without IMS every client is sent an object of its own, or all clients at a level share one.
+Read next: `network.py`, which turns the objects into seconds, and `fedgmr/flower/server/packing.py`, which turns them
+into bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +31,19 @@ class Transmission:
         return None if receiver.levels.implied or first > last else (first, last)
 
 
-def plan_transmissions(shipments: Sequence[Shipment], *, ims: bool) -> list[Transmission]:
-    """The objects for shipments that leave together, in the order in which they leave."""
-    if not ims:
+def plan_transmissions(shipments: Sequence[Shipment], *, ims: bool, shared: bool = False) -> list[Transmission]:
+    """The objects for shipments that leave together, in the order in which they leave.
+
+    `shared`: without IMS, one object per level in use.
+    """
+    if not (ims or shared):
         return [Transmission(span=(0, shipment.level), receivers=[shipment]) for shipment in shipments]
     lasts = sorted({shipment.level for shipment in shipments})
+    if not ims:
+        return [
+            Transmission(span=(0, last), receivers=[shipment for shipment in shipments if shipment.level == last])
+            for last in lasts
+        ]
     firsts = [0, *(last + 1 for last in lasts)]
     return [
         Transmission(span=(first, last), receivers=[shipment for shipment in shipments if shipment.level >= last])

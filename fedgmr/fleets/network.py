@@ -39,11 +39,22 @@ class Link:
 class NetworkSettings:
     """The network model's constants."""
 
-    sizes: Literal["wire", "paper", "indexed"] = field(
+    sizes: Literal["wire", "paper", "indexed", "linear"] = field(
         default="wire",
         metadata={
             "help": "exact encoded length; paper: the sizes of the paper (section 5.2); "
-            "indexed: 8 bytes per value, which is what the paper's Transformer has (A41)"
+            "indexed: 8 bytes per value, which is what the paper's Transformer has (A41); "
+            "linear: nominal density x full_size, on every link, without a map"
+        },
+    )
+    full_size: float | None = field(
+        default=None,
+        metadata={"above": 0, "help": "MiB of the whole model, for sizes: linear; none: 4 bytes per coordinate"},
+    )
+    sends: Literal["each", "shared"] = field(
+        default="each",
+        metadata={
+            "help": "without IMS: one per client; shared: one for all clients at a level that are dispatched together"
         },
     )
     values: Literal["fp32", "fp16", "bf16"] = field(
@@ -53,7 +64,20 @@ class NetworkSettings:
     compute_seconds: float = field(default=0.5, metadata={"at_least": 0, "help": "local training time of a task"})
     noise: float = field(
         default=0.05,
-        metadata={"at_least": 0, "at_most": 10, "help": "sigma of the mean-one lognormal on every client transfer"},
+        metadata={"at_least": 0, "at_most": 10, "help": "sigma of the lognormal factor on every client transfer"},
+    )
+    noise_on: Literal["times", "rates"] = field(
+        default="times",
+        metadata={"help": "the factor, of mean one, multiplies a time; rates: of median one, it multiplies a rate"},
+    )
+    noise_draws: int = field(default=1, metadata={"at_least": 1, "help": "a factor is the mean of so many draws"})
+    server_noise: float = field(
+        default=0.0,
+        metadata={"at_least": 0, "at_most": 10, "help": "the same sigma for the server's uplink, drawn per dispatch"},
+    )
+    merge_seconds: float = field(
+        default=0.0,
+        metadata={"at_least": 0, "help": "virtual seconds between a merge and the dispatch that follows it"},
     )
     cut_through: bool = field(
         default=True,
@@ -96,12 +120,13 @@ class Network:
         """Send what is dispatched together at `now`."""
         shipments = sorted(shipments, key=lambda shipment: (shipment.level, shipment.client))
         clock = max(now, self.uplink_free)
+        rate = self._server_rate(shipments)
         downloads = {shipment.client: _Download() for shipment in shipments}
-        for transmission in plan_transmissions(shipments, ims=self.ims):
+        for transmission in plan_transmissions(shipments, ims=self.ims, shared=self.settings.sends == "shared"):
             maps = [self._map_bytes(transmission, receiver) for receiver in transmission.receivers]
             size = self.sizes.values(transmission.receivers[0].levels, *transmission.span) + max(maps)
             self.server_bytes += size
-            begin, clock = clock, clock + size / (self.settings.server_rate * MIB * self.scale)
+            begin, clock = clock, clock + size / rate
             self.uplink_free = clock
             for receiver, level_map in zip(transmission.receivers, maps, strict=True):
                 downloads[receiver.client].add(begin, clock, transmission.span[1], level_map)
@@ -133,13 +158,27 @@ class Network:
         arrival = ready + self.training_seconds(shipment.client) + up / (link.up * MIB * self.scale) * noise_up
         return Trip(client=shipment.client, arrival=arrival, down=down, up=up)
 
+    def _server_rate(self, shipments: Sequence[Shipment]) -> float:
+        """Bytes per second of the uplink; its noise has the name of a shipment, as no two dispatches share one."""
+        rate = self.settings.server_rate * MIB * self.scale
+        if self.settings.server_noise == 0 or not shipments:
+            return rate
+        named = min(shipments, key=lambda shipment: shipment.client)
+        return rate / self._factors("uplink", named, self.settings.server_noise, 1)[0]
+
     def _noise(self, shipment: Shipment) -> tuple[float, float]:
-        sigma = self.settings.noise
-        if sigma == 0:
+        if self.settings.noise == 0:
             return 1.0, 1.0
-        draws = generator(self.seed, "network", shipment.client, shipment.first_batch).standard_normal(2)
-        down, up = np.exp(sigma * draws - sigma**2 / 2)
-        return float(down), float(up)
+        down, up = self._factors("network", shipment, self.settings.noise, 2)
+        return down, up
+
+    def _factors(self, purpose: str, shipment: Shipment, sigma: float, count: int) -> list[float]:
+        """Factors on times."""
+        generated = generator(self.seed, purpose, shipment.client, shipment.first_batch)
+        draws = sigma * generated.standard_normal((count, self.settings.noise_draws))
+        if self.settings.noise_on == "rates":
+            return [float(factor) for factor in 1 / np.exp(draws).mean(axis=1)]
+        return [float(factor) for factor in np.exp(draws - sigma**2 / 2).mean(axis=1)]
 
 
 @dataclass(kw_only=True)

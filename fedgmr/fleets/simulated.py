@@ -103,13 +103,14 @@ class SimulatedFleet:
         return news
 
     def dispatch(self, tasks: Sequence[ClientTask], *, tick: int) -> None:
-        """Send the tasks; all of them leave together."""
-        for trip in self.network.send(tasks, self.now):
+        """Send the tasks; all of them leave together, after a merge as much later as it takes."""
+        leaving = self.now + (self.network.settings.merge_seconds if tick else 0.0)
+        for trip in self.network.send(tasks, leaving):
             heapq.heappush(self._queue, (trip.arrival, self._dispatched, trip.client, trip.up))
             self._dispatched += 1
             self.bytes_down[trip.client] += trip.down
             if self.meter is not None:
-                self._sent[trip.client] = (self.now, trip.down)
+                self._sent[trip.client] = (leaving, trip.down)
             del self._idle[bisect.bisect_left(self._idle, trip.client)]
         self._tasks.update((task.client, task) for task in tasks)
 

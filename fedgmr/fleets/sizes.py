@@ -1,4 +1,4 @@
-"""Bytes of the objects that cross the network: the exact ones of the wire format, and two kinds that the paper has.
+"""Bytes of the objects that cross the network: the exact ones of the wire format, two kinds that the paper has, linear.
 
 Read next: `network.py`, which turns bytes into seconds.
 """
@@ -98,3 +98,18 @@ class IndexedSizes(Sizes):
     def update(self, levels: LevelMap, level: int) -> int:
         """The sub-model."""
         return 8 * levels.sizes[level]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearSizes(Sizes):
+    """Nominal density × full size on every link, an increment the difference of densities; no map, nothing dense."""
+
+    full: float  # bytes of the whole model
+
+    def values(self, levels: LevelMap, first: int, last: int) -> int:
+        """The share of the full size between two densities of the ladder."""
+        return round(self.full * (levels.ladder[last] - (levels.ladder[first - 1] if first else 0.0)))
+
+    def update(self, levels: LevelMap, level: int) -> int:
+        """Density × full size."""
+        return round(self.full * levels.ladder[level])

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedgmr.experiments.assembly import resolve_times
-from fedgmr.experiments.time_model import run_untrained
+from fedgmr.experiments.time_model import make_sizes, run_untrained
 from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.fleets.simulated import SimulatedFleet
-from fedgmr.fleets.sizes import PaperSizes
 from fedgmr.methods.fedgmr import FEDGMR
 from fedgmr.paper.grid import HETEROGENEITIES, Setting, recipe_for
 from fedgmr.paper.numbers import Paper
@@ -163,6 +162,4 @@ def _count(ticks: int, settings: NetworkSettings, seed: int) -> list[_Count]:
 
 
 def _network(layout: Layout, links: Sequence[Link], *, ims: bool, settings: NetworkSettings, seed: int) -> Network:
-    """A network with the paper's sizes."""
-    sizes = PaperSizes(weights=layout.prunable_size, dense=layout.size - layout.prunable_size)
-    return Network(settings, links, sizes, ims=ims, seed=seed)
+    return Network(settings, links, make_sizes(settings, layout), ims=ims, seed=seed)

@@ -16,8 +16,8 @@ def shipment(client: int, level: int) -> Shipment:
     return Shipment(client=client, level=level, levels=LEVELS, map_version=4, first_batch=0)
 
 
-def plan(*levels: int, ims: bool) -> list[tuple[tuple[int, int], list[int]]]:
-    planned = plan_transmissions([shipment(*pair) for pair in enumerate(levels)], ims=ims)
+def plan(*levels: int, ims: bool, shared: bool = False) -> list[tuple[tuple[int, int], list[int]]]:
+    planned = plan_transmissions([shipment(*pair) for pair in enumerate(levels)], ims=ims, shared=shared)
     return [(item.span, [receiver.client for receiver in item.receivers]) for item in planned]
 
 
@@ -29,6 +29,12 @@ def test_with_ims_every_gap_between_levels_in_use_leaves_once() -> None:
 
 def test_without_ims_every_client_has_an_object_of_its_own() -> None:
     assert plan(1, 3, 1, ims=False) == [((0, 1), [0]), ((0, 3), [1]), ((0, 1), [2])]
+
+
+def test_clients_at_one_level_share_an_object() -> None:
+    assert plan(1, 3, 1, 0, ims=False, shared=True) == [((0, 0), [3]), ((0, 1), [0, 2]), ((0, 3), [1])]
+    assert plan(1, 3, 1, 0, ims=True, shared=True) == plan(1, 3, 1, 0, ims=True)
+    assert plan(ims=False, shared=True) == []
 
 
 @pytest.mark.parametrize(

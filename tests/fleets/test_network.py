@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from fedgmr.exchange import Shipment
 from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings, Trip
-from fedgmr.fleets.sizes import IndexedSizes, PaperSizes, WireSizes
+from fedgmr.fleets.sizes import IndexedSizes, LinearSizes, PaperSizes, WireSizes
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.wire import Stamp, ValueType, encode_map, encode_update, encode_values
 
@@ -56,10 +57,11 @@ def network(
     links: Sequence[Link] = LINKS,
     known: bool = True,
     seed: int = 0,
+    **settings: Any,
 ) -> Network:
     """A server that sends 2 MiB/s; clients that know the level map already unless told otherwise."""
-    settings = NetworkSettings(server_rate=2.0, compute_seconds=0.5, noise=noise, cut_through=cut_through)
-    made = Network(settings, links, RoundSizes(), ims=ims, seed=seed, scale=scale)
+    settings = {"server_rate": 2.0, "compute_seconds": 0.5, "noise": noise, "cut_through": cut_through, **settings}
+    made = Network(NetworkSettings(**settings), links, RoundSizes(), ims=ims, seed=seed, scale=scale)
     if known:
         made.known_maps = dict.fromkeys(range(len(links)), (0, 2))
     return made
@@ -94,6 +96,13 @@ def test_without_ims_each_client_is_sent_its_own() -> None:
     assert arrivals(trips) == [2 + 0.5 + 0.5, 4 + 1 + 2, 16 + 0.5 + 1]
     assert net.server_bytes == 14 * MIB
     assert net.uplink_free == 7.0
+
+
+def test_a_shared_send_reaches_all_clients_of_a_level() -> None:
+    net = network(ims=False, sends="shared")
+    # 2 MiB leave until 1, 6 MiB for clients 1 and 2 until 4; client 2's download runs from 1 to 13.
+    assert arrivals(net.send(TASKS, 0.0)) == [2 + 0.5 + 0.5, 4 + 1 + 2, 13 + 0.5 + 1]
+    assert net.server_bytes == 8 * MIB
 
 
 def test_store_and_forward_downloads_after_the_last_object_has_left() -> None:
@@ -200,6 +209,32 @@ def test_noise_has_mean_one_on_download_and_upload() -> None:
     assert abs(np.corrcoef(downs, ups)[0, 1]) < 0.06
 
 
+def test_noise_on_rates_is_the_mean_of_draws() -> None:
+    net = network(ims=False, noise=0.3, noise_on="rates", noise_draws=20)
+    factors = 1 / np.array([net._noise(task(0, 0, first_batch=n)) for n in range(3000)])
+    # exp(0.3^2 / 2) = 1.046; a draw deviates by 1.046 x sqrt(exp(0.09) - 1) = 0.321, the mean of twenty by 0.072.
+    assert factors.mean() == pytest.approx(1.046, abs=0.003)
+    assert factors.std() == pytest.approx(0.072, abs=0.002)
+    single = network(ims=False, noise=0.3, noise_on="rates")._noise(task(0, 0))
+    timed = network(ims=False, noise=0.3)._noise(task(0, 0))  # the same normal draw z: exp(0.3 z - 0.045)
+    assert np.multiply(single, timed) == pytest.approx(np.exp(-0.045))  # and exp(-0.3 z) is of the other sign
+
+
+def test_the_servers_noise_belongs_to_a_dispatch() -> None:
+    def busy(*tasks: Shipment, **settings: Any) -> float:
+        net = network(ims=True, server_noise=0.1, noise_on="rates", **settings)
+        net.send(tasks, 0.0)
+        return net.uplink_free
+
+    assert busy(task(0, 0)) != 1.0, "2 MiB at 2 MiB/s and noise"
+    assert busy(task(0, 1)) == pytest.approx(3 * busy(task(0, 0))), "one factor for all objects of a dispatch"
+    assert busy(task(0, 0), task(1, 0)) == busy(task(0, 0)) != busy(task(1, 0))
+    assert busy(task(0, 0, first_batch=5)) != busy(task(0, 0))
+    rates = [1 / busy(task(0, 0, first_batch=n), noise_draws=20) for n in range(1000)]
+    assert np.mean(rates) == pytest.approx(np.exp(0.005), abs=0.002)
+    assert np.std(rates) == pytest.approx(0.1008 / np.sqrt(20), rel=0.1)
+
+
 WEIGHTS, DENSE = 6_601_504, 2_206
 PAPER = (0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -241,6 +276,14 @@ def test_values_with_indices() -> None:
     # The paper's 17.26 MB.
     whole = IndexedSizes().update(LevelMap.full(2_156_928), 0)
     assert whole == 17_255_424
+
+
+def test_linear_sizes_are_shares_of_the_full_size(conv2: LevelMap) -> None:
+    sizes = LinearSizes(full=1000.0)
+    assert [sizes.update(conv2, level) for level in range(5)] == [50, 100, 200, 500, 1000]
+    assert [sizes.values(conv2, *span) for span in ((0, 0), (1, 1), (1, 3), (0, 4))] == [50, 50, 450, 1000]
+    assert sizes.download(conv2, [0, 2]) == 200
+    assert sizes.level_map(conv2, 0, 4) == 0
 
 
 def test_the_round_of_the_papers_table(conv2: LevelMap) -> None:

@@ -24,8 +24,8 @@ LEVELS = LevelMap.full(4)
 class Timetable:
     """A network in which each trip takes what the table says; 10 bytes down, 1 byte up."""
 
-    def __init__(self, seconds: dict[int, float]) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: dict[int, float], merge_seconds: float) -> None:
+        self.seconds, self.settings = seconds, NetworkSettings(merge_seconds=merge_seconds)
         self.server_bytes, self.uplink_free = 0, 0.0
         self.known_maps: dict[int, tuple[int, int]] = {}
 
@@ -71,8 +71,8 @@ def task(client: int, first_batch: int = 0) -> ClientTask:
     )
 
 
-def fleet(*seconds: float, absences: Sequence[Absence] = ()) -> SimulatedFleet:
-    network = Timetable(dict(enumerate(seconds)))
+def fleet(*seconds: float, absences: Sequence[Absence] = (), merge_seconds: float = 0.0) -> SimulatedFleet:
+    network = Timetable(dict(enumerate(seconds)), merge_seconds)
     return SimulatedFleet(network, Echo(), len(seconds), absences=absences)  # type: ignore[arg-type]
 
 
@@ -134,6 +134,16 @@ def test_bytes_are_counted_down_at_dispatch_and_up_at_arrival() -> None:
     at.dispatch([task(0, 5)], tick=0)
     at.collect(until=9.0)
     assert (at.bytes_down, at.bytes_up, at.bytes_server) == ([20, 10], [2, 1], 30)
+
+
+def test_tasks_leave_later_by_the_time_of_the_merge_before_them() -> None:
+    at = fleet(4.0, 9.0, merge_seconds=0.5)
+    at.dispatch([task(0), task(1)], tick=0)
+    assert clients(at.collect(until=math.inf, arrivals=1)) == [0]
+    assert at.now == 4.0, "no merge comes before the first dispatch"
+    at.dispatch([task(0, 5)], tick=1)
+    assert clients(at.collect(until=math.inf, arrivals=1)) == [0]
+    assert at.now == 4.0 + 0.5 + 4.0
 
 
 def test_absent_clients_take_no_task_and_finish_what_they_have() -> None:
