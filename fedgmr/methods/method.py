@@ -45,6 +45,11 @@ class Method(ServerRules):
             raise ValueError(f"local.scope is {self.local.scope}: give ranking.scope the same, {self.local.scope}.")
         if isinstance(self.local, OrderedDropout) and self.local.distillation and len(self.levels_in_ladder) == 1:
             raise ValueError("local.distillation is true and the ladder has one width: there is none to distil to.")
+        unknown = set(getattr(self.local, "widths", None) or ()).difference(self.ladder)
+        if unknown:
+            raise ValueError(
+                f"local.widths has {min(unknown)}: give densities of the ladder, {list(self.ladder)}, or add it there."
+            )
         if self.restoration is not None and len(self.levels_in_ladder) == 1:
             raise ValueError(
                 f"restoration is {self.restoration.kind} and every client holds the whole model: give none."

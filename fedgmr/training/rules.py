@@ -6,6 +6,7 @@ client, mini-batch). A rule also says what an executor has to know about it, so 
 stacked wherever it can be.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -131,10 +132,20 @@ class WidthSGD(LocalRule):
 
 @dataclass(frozen=True, kw_only=True)
 class OrderedDropout(LocalRule):
-    """FjORD: every mini-batch trains one width drawn uniformly from those up to the client's own."""
+    """FjORD: every mini-batch trains one of the widths up to the client's own, drawn uniformly or in turn."""
 
     kind: ClassVar[str] = "ordered_dropout"
     per_width: ClassVar[bool] = True
+    order: Literal["random", "cycle"] = field(
+        default="random",
+        metadata={
+            "help": "random: each mini-batch draws its width; cycle: a task goes from the smallest width upwards"
+        },
+    )
+    widths: tuple[float, ...] | None = field(
+        default=None,
+        metadata={"help": "densities of the ladder that are trained beside a client's own; none: all below its own"},
+    )
     distillation: bool = field(
         default=False, metadata={"help": "also train the drawn width on the predictions of the client's own width"}
     )
@@ -149,7 +160,7 @@ class OrderedDropout(LocalRule):
 
     @property
     def stacking(self) -> Stacking | None:
-        """The weights of the drawn width take part."""
+        """The weights of the mini-batch's width take part."""
         return None if self.distillation else Stacking(mode="level", narrow=True)
 
     def capturable(self, optimizer: Optimizer) -> bool:
@@ -157,8 +168,14 @@ class OrderedDropout(LocalRule):
         return not self.distillation and optimizer.plain
 
     def level(self, task: ClientTask, number: int, seed: int) -> int:
-        """Draw uniformly from the task's level and those below."""
-        return int(generator(seed, "width", task.client, number).integers(task.level + 1))
+        """Choose from the task's level and those below; in turn, a task's first mini-batch has the smallest."""
+        choices: Sequence[int] = range(task.level + 1)
+        if self.widths is not None:
+            below = enumerate(task.levels.ladder[: task.level])
+            choices = [*(level for level, density in below if density in self.widths), task.level]
+        if self.order == "cycle":
+            return choices[(number - task.first_batch) % len(choices)]
+        return choices[int(generator(seed, "width", task.client, number).integers(len(choices)))]
 
     def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
         """One step at the drawn width; with distillation a step at the own width and the drawn one, gradients added."""

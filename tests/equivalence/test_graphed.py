@@ -112,6 +112,13 @@ def test_adam_in_slots() -> None:
     assert far(go(slots, 30), go(plain, 30)) <= 1e-9
 
 
+def test_widths_in_turn_in_slots() -> None:
+    rules = FROZEN | {"local": {"order": "cycle", "widths": [0.2, 1.0]}}
+    plain, slots = (objects(TASKS["pictures"](), "fjord", rules, links=COARSE, seconds=1e6) for _ in range(2))
+    slots.fleet.executor = Slots(training_of(slots), 2)
+    assert far(go(slots, 10), go(plain, 10)) <= 1e-9
+
+
 def test_restored_clients_in_slots() -> None:
     rules = {"ranking": {"kind": "taylor"}, "interval": 4, "restoration": {"patience": 1}}
     plain, slots = (objects(TASKS["pictures"](), "fedgmr", rules, seconds=1e6) for _ in range(2))

@@ -30,6 +30,11 @@ WRONG: dict[str, tuple[str, list[str], list[str]]] = {
         ["method.local.distillation=true", "method.ladder=[1.0]"],
         ["local.distillation is true", "the ladder has one width", "none to distil to"],
     ),
+    "a width that is not on the ladder": (
+        "fjord",
+        ["method.local.widths=[0.05, 0.3, 1.0]"],
+        ["local.widths has 0.3", "densities of the ladder, [0.05, 0.1, 0.2, 0.5, 1.0], or add it there"],
+    ),
     "ordered dropout of single coordinates": (
         "fjord",
         ["method.ranking=taylor"],

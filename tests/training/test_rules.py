@@ -292,6 +292,53 @@ def test_a_draw_belongs_to_seed_client_and_mini_batch() -> None:
     assert draws(5, 0) == tuple(drawn(OrderedDropout(distillation=True), 4, number) for number in range(40))
 
 
+RELEASED = (0.05, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8, 1.0)  # 0.5 is the own density of clients and of no other
+
+
+@pytest.mark.parametrize(
+    ("own", "widths"),
+    [
+        (0.05, [0.05] * 5),
+        (0.1, [0.05, 0.1, 0.05, 0.1, 0.05]),
+        (0.2, [0.05, 0.1, 0.2, 0.05, 0.1]),
+        (0.5, [0.05, 0.1, 0.2, 0.4, 0.5]),
+        (1.0, [0.05, 0.1, 0.2, 0.4, 0.6]),
+    ],
+)
+def test_widths_in_turn_begin_with_the_smallest_in_every_task(own: float, widths: list[float]) -> None:
+    task = small_task()
+    rule = OrderedDropout(order="cycle", widths=(0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0))
+    levels = LevelMap(torch.zeros(task.layout().size, dtype=torch.uint8), RELEASED)
+    local = LocalWork(task=task, order=order_of(task, 4), rule=rule, steps=5, seed=SEED)
+    for first_batch in (0, 5, 35):
+        job = work(task, levels, RELEASED.index(own), first_batch=first_batch)
+        assert [RELEASED[level] for level in local.levels(job)] == widths
+
+
+def test_only_the_given_widths_are_drawn_beside_the_own() -> None:
+    task: Any = SimpleNamespace(client=0, level=3, levels=SimpleNamespace(ladder=(0.1, 0.2, 0.4, 0.8, 1.0)))
+    levels = [OrderedDropout(widths=(0.2, 1.0)).level(task, number, SEED) for number in range(400)]
+    assert set(levels) == {1, 3}
+    assert 150 < levels.count(1) < 250
+
+
+def test_a_task_in_turn_trains_each_width_once() -> None:
+    # Three steps on the same samples: the step of width 0, then of width 1, then of the whole net.
+    task, rule = small_task(), OrderedDropout(order="cycle")
+    executor, levels = sliced(task, rule, LADDER, steps=3)
+    job = work(task, levels, 2, first_batch=4)
+    model = job.model
+    for level, chosen in enumerate(order_of(task).batches(0, 4, 3)):
+        units = (2, 4, 6)[level]
+        first, bias, second, last = (view.clone().requires_grad_() for view in task.layout().views(model))
+        inputs, targets = (part[chosen] for part in task.train)
+        outputs = torch.tanh(inputs @ first[:units].T + bias[:units]) @ second[:, :units].T + last
+        slopes = torch.autograd.grad(functional.cross_entropy(outputs, targets), [first, bias, second, last])
+        model = model - 0.1 * torch.cat([g.reshape(-1) for g in slopes])
+    values = executor.train([job])[0].values
+    assert torch.allclose(values, levels.pack(model, 2), rtol=0, atol=1e-13)
+
+
 def small_task(loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy, **more: Any) -> Task:
     """Five numbers, six hidden units, three classes, in double precision."""
     torch.manual_seed(2)

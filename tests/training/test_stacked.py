@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -51,14 +52,22 @@ def pictures(loss: Callable[[Tensor, Tensor], Tensor] = one_hot_bce, augmented: 
     )
 
 
-def objects_of(task: Task, method: str = "fedgmr", *, tf32: bool = False, slots: int | None = None) -> Assembly:
+def objects_of(
+    task: Task,
+    method: str = "fedgmr",
+    *,
+    rules: dict[str, Any] | None = None,
+    tf32: bool = False,
+    slots: int | None = None,
+    **training: Any,
+) -> Assembly:
     """Three clients at three densities, two steps of four samples: an interpreter is slow."""
     return objects(
         task,
         method,
-        FROZEN,
+        FROZEN | (rules or {}),
         links=[COARSE[0], *COARSE[2:4]],
-        training={"learning_rate": 0.1, "batch_size": 4, "steps": 2},
+        training={"learning_rate": 0.1, "batch_size": 4, "steps": 2, **training},
         device=DEVICE,
         execution={"executor": "sequential", "tf32": tf32, "slots": slots},
     )
@@ -97,6 +106,16 @@ def test_stacks_agree_with_the_plain_loop(method: str) -> None:
     for update, task in zip(found, objects_of(pictures(), method).server.tasks(range(3), 0.0), strict=True):
         start = task.model if update.natural else task.levels.pack(task.model, task.level)
         assert far(update.values, start) > 1e-3, "it has learned something"
+
+
+@RUNS
+def test_widths_in_turn_in_stacks() -> None:
+    results = []
+    for stacks in (True, False):
+        run = objects_of(pictures(), "fjord", rules={"local": {"order": "cycle"}})
+        assert [run.server.rules.level_of(density) for density in (1.0, 0.5, 0.2)] == [2, 1, 0]
+        results.append(trained(run, stacks=stacks))
+    assert distance(*results) <= 1e-5
 
 
 @RUNS
