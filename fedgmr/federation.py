@@ -35,8 +35,10 @@ class Fleet(Protocol):
     def dispatch(self, tasks: Sequence[ClientTask], *, tick: int) -> None:
         """Send tasks; all of them leave together. `tick` counts the merges done."""
 
-    def collect(self, *, until: float, arrivals: int | None = None) -> list[Update]:
-        """Wait until a moment, or until so many updates have arrived if that is earlier.
+    def collect(
+        self, *, until: float, arrivals: int | None = None, fastest: int = 0, grace: float = 0.0
+    ) -> list[Update]:
+        """Wait until a moment, or if that is earlier until so many updates have arrived or the fastest (see `Wait`).
 
         Fewer come back before that moment only where the others were lost.
         """
@@ -88,12 +90,14 @@ def federate(
         fleet.dispatch(server.tasks(fleet.free(), fleet.now), tick=server.tick)
     while fleet.now < seconds:
         wait = coordination.wait(server.tick, fleet.in_flight)
-        updates = fleet.collect(until=min(wait.until, seconds), arrivals=wait.arrivals)
+        updates = fleet.collect(
+            until=min(wait.until, seconds), arrivals=wait.arrivals, fastest=wait.fastest, grace=wait.grace
+        )
         server.learn(fleet.news())
         short = wait.arrivals is None or len(updates) < wait.arrivals
         if wait.until > seconds and short and fleet.now >= seconds:
             break  # the budget ended before the merge
-        if updates or wait.arrivals is None:
+        if updates or wait.timed:
             server.merge(updates, fleet.now)
         fleet.dispatch(server.tasks(fleet.free(), fleet.now), tick=server.tick)
         if after_tick is not None:

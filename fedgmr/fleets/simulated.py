@@ -114,8 +114,15 @@ class SimulatedFleet:
             del self._idle[bisect.bisect_left(self._idle, trip.client)]
         self._tasks.update((task.client, task) for task in tasks)
 
-    def collect(self, *, until: float, arrivals: int | None = None) -> list[Update]:
-        """Advance the clock to `until`, or to the arrival of update number `arrivals` if that is earlier."""
+    def collect(
+        self, *, until: float, arrivals: int | None = None, fastest: int = 0, grace: float = 0.0
+    ) -> list[Update]:
+        """Advance the clock to `until`, or if earlier to update number `arrivals` or `grace` after the fastest."""
+        if fastest and self._queue:
+            awaited = [arrival for arrival, _, client, _ in self._queue if client < fastest]
+            until = min(until, max(awaited, default=self._queue[0][0]) + grace)
+        elif fastest:
+            arrivals = 0
         arrived: list[ClientTask] = []
         while self._queue and self._queue[0][0] <= until and len(arrived) != arrivals:
             self.now, _, client, up = heapq.heappop(self._queue)

@@ -1,7 +1,7 @@
-"""Coordination: when the server merges (synchronous, semi-asynchronous, asynchronous), and who takes part.
+"""Coordination: when the server merges (synchronous, semi-asynchronous, asynchronous, by the fastest), and who works.
 
 Time here is the fleet's: virtual seconds in a simulation, real ones in a deployment. A merge moment is described by a
-deadline and a number of arrivals; whichever comes first ends the wait.
+deadline and by arrivals, so many or those of the fastest clients; whichever comes first ends the wait.
 """
 
 import math
@@ -14,10 +14,21 @@ from fedgmr.seeding import generator
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Wait until `until` or until `arrivals` updates have come, whichever is first."""
+    """Wait until `until`, until `arrivals` updates have come, or for the fastest clients, whichever is first.
+
+    `fastest`: until the updates of clients 0..fastest-1, those at work, have come, and `grace` seconds more. If none of
+    them is at work the first arrival takes their place.
+    """
 
     until: float = math.inf
     arrivals: int | None = None
+    fastest: int = 0
+    grace: float = 0.0
+
+    @property
+    def timed(self) -> bool:
+        """Whether a moment alone ends the wait, so that the merge happens without updates too."""
+        return self.arrivals is None and not self.fastest
 
 
 class Coordination(Protocol):
@@ -29,6 +40,11 @@ class Coordination(Protocol):
     def period(self) -> float | None:
         """Seconds of a tick; None where a round takes as long as its clients."""
         return None
+
+    @property
+    def always(self) -> int:
+        """Number of clients, from client 0 on, that are in every cohort."""
+        return 0
 
     def wait(self, tick: int, in_flight: int) -> Wait:
         """The condition that merge number `tick + 1` waits for."""
@@ -91,6 +107,24 @@ class Asynchronous(Coordination):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fastest(Coordination):
+    """Merge a little after the fastest clients' updates are in, with whatever has arrived by then."""
+
+    kind: ClassVar[str] = "fastest"
+    clients: int = field(default=1, metadata={"at_least": 1, "help": "how many clients, from client 0 on"})
+    grace: float = field(default=0.5, metadata={"at_least": 0, "help": "seconds after the last of their updates"})
+
+    @property
+    def always(self) -> int:
+        """They take part in every tick."""
+        return self.clients
+
+    def wait(self, tick: int, in_flight: int) -> Wait:
+        """Wait for the fastest clients."""
+        return Wait(fastest=self.clients, grace=self.grace)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Participation:
     """The number of clients at work: every free one, or a cohort that draws fill up at each tick."""
 
@@ -103,12 +137,19 @@ class Participation:
         if self.count is not None and self.fraction is not None:
             raise ValueError(f"count is {self.count} and fraction is {self.fraction}: give one of the two.")
 
-    def draw(self, free: Sequence[int], *, clients: int, in_flight: int, seed: int, tick: int) -> list[int]:
-        """The clients, out of the free ones, that get a task now; `clients` is the size of the fleet."""
+    def draw(
+        self, free: Sequence[int], *, clients: int, in_flight: int, seed: int, tick: int, always: int = 0
+    ) -> list[int]:
+        """The clients, out of the free ones, that get a task now; `clients` is the size of the fleet.
+
+        Clients 0..always-1 are among them whenever they are free; the others are drawn.
+        """
         # Less a rounding error: 0.07 x 100 is 7.000000000000001.
         places = max(1, math.ceil(self.fraction * clients - 1e-9)) if self.fraction is not None else self.count
         if places is None or places - in_flight >= len(free):
             return list(free)
-        places = max(0, places - in_flight)
-        chosen = generator(seed, "cohort", tick).choice(len(free), size=places, replace=False)
-        return sorted(free[int(i)] for i in chosen)
+        certain = [client for client in free if client < always]
+        drawn = [client for client in free if client >= always]
+        places = max(0, places - in_flight - len(certain))
+        chosen = generator(seed, "cohort", tick).choice(len(drawn), size=places, replace=False)
+        return sorted([*certain, *(drawn[int(i)] for i in chosen)])

@@ -10,7 +10,7 @@ from typing import Literal
 
 from fedgmr.server.aggregation import Aggregation, GradientAverage, MaskAware, Mixing, ZeroPadded
 from fedgmr.server.buffer import BufferRule
-from fedgmr.server.coordination import Asynchronous, Coordination, SemiAsynchronous, Synchronous
+from fedgmr.server.coordination import Asynchronous, Coordination, Fastest, SemiAsynchronous, Synchronous
 from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.restoration import FixedTime, Restoration, Saturation
 from fedgmr.server.staleness import Constant, Hinge, Polynomial, Staleness
@@ -35,7 +35,7 @@ class ServerRules:
         default=MaskAware(), metadata={"kinds": (MaskAware, LabelAware, ZeroPadded, GradientAverage, Mixing)}
     )
     coordination: Coordination = field(
-        default=Synchronous(), metadata={"kinds": (Synchronous, SemiAsynchronous, Asynchronous)}
+        default=Synchronous(), metadata={"kinds": (Synchronous, SemiAsynchronous, Asynchronous, Fastest)}
     )
     restoration: Restoration | None = field(default=None, metadata={"kinds": (Saturation, FixedTime)})
     staleness: Staleness = field(default=Polynomial(), metadata={"kinds": (Polynomial, Constant, Hinge)})

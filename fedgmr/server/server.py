@@ -85,7 +85,12 @@ class Server:
     def tasks(self, free: Sequence[int], now: float) -> list[ClientTask]:
         """A task for each free client that takes part now; the server remembers what it sent."""
         chosen = self.participation.draw(
-            free, clients=len(self.profiles), in_flight=len(self.dispatched), seed=self.seed, tick=self.tick
+            free,
+            clients=len(self.profiles),
+            in_flight=len(self.dispatched),
+            seed=self.seed,
+            tick=self.tick,
+            always=self.rules.coordination.always,
         )
         rate = self.learning_rate(self.rules.coordination.schedule_tick(self.tick, now))
         tasks = []

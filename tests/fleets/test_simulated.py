@@ -14,7 +14,7 @@ from fedgmr.fleets.network import Link, Network, NetworkSettings, Trip
 from fedgmr.fleets.simulated import Absence, SimulatedFleet
 from fedgmr.fleets.sizes import WireSizes
 from fedgmr.server import Server, ServerRules
-from fedgmr.server.coordination import Asynchronous, Coordination, SemiAsynchronous, Synchronous
+from fedgmr.server.coordination import Asynchronous, Coordination, Fastest, SemiAsynchronous, Synchronous
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 
@@ -112,6 +112,21 @@ def test_collect_stops_at_the_number_of_arrivals() -> None:
     assert at.now == 4.0
     assert clients(at.collect(until=8.0, arrivals=2)) == [0]
     assert at.now == 8.0, "the second arrival never comes"
+
+
+def test_collect_waits_for_the_fastest_and_a_little_longer() -> None:
+    at = fleet(5.0, 6.0, 3.0, 6.25, 7.0)
+    at.dispatch([task(c) for c in range(5)], tick=0)
+    assert clients(at.collect(until=math.inf, fastest=2, grace=0.5)) == [2, 0, 1, 3]
+    assert at.now == 6.5
+    at.dispatch([task(0, 5)], tick=1)
+    assert clients(at.collect(until=10.0, fastest=1, grace=0.5)) == [4]
+    assert at.now == 10.0, "the moment comes first"
+    at.dispatch([task(3, 5), task(2, 5)], tick=1)
+    assert clients(at.collect(until=math.inf, fastest=1, grace=0.0)) == [0]
+    assert at.now == 11.5
+    assert clients(at.collect(until=math.inf, fastest=1, grace=0.5)) == [2]
+    assert at.now == 13.5, "client 0 is not at work: the first arrival takes its place"
 
 
 def test_tasks_are_trained_together_when_they_are_collected() -> None:
@@ -261,6 +276,18 @@ def test_the_loop_outlasts_a_moment_when_everybody_is_away() -> None:
     server, moments = loop(SemiAsynchronous(period=2.0), away)
     assert moments == [2, 4, 6, 8, 10]
     assert server.updates == [4, 4], "dispatched at 0, 2, 6 and 8"
+
+
+def test_the_fastest_client_sets_the_pace() -> None:
+    server, moments = loop(Fastest(grace=0.5), [])
+    assert moments == [1.5, 3, 4.5, 6, 7.5, 9], "and the next merge would come at 10.5"
+    assert server.updates == [6, 6]
+    server, moments = loop(Fastest(grace=0.5), [Absence(clients=(0,), start=2.0, end=6.5)])
+    assert moments == [1.5, 3, 4.5, 6, 7.5, 9], "at 3, 4.5 and 6 client 1 alone gets a task"
+    assert server.updates == [3, 6]
+    server, moments = loop(Fastest(grace=0.5), [Absence(clients=(0, 1), start=2.5, end=6.0)])
+    assert moments == [1.5, 3, 6, 7.5, 9], "nobody is at work at 3: no merge at 6"
+    assert (server.tick, server.updates) == (4, [4, 4])
 
 
 def test_the_budget_ends_before_a_merge_that_would_come_later() -> None:

@@ -267,3 +267,25 @@ def test_a_node_that_raises_is_asked_again_only_after_a_restart(tmp_path: Path) 
     run.drive(6, mend)
     assert asked == ["query.hello"]
     assert run.server.updates[2] >= 2
+
+
+def test_the_fastest_set_the_pace_and_are_not_waited_for_when_lost(tmp_path: Path) -> None:
+    rules = {"coordination": {"kind": "fastest", "clients": 2, "grace": 2.0}}
+    latency = {0: 4.0, 1: 6.0, 2: 7.0}
+    run = Deployed(partitions(3, tmp_path), tmp_path, latency=latency, blocking=True, rules=rules).drive(3)
+    assert run.fleet.now == pytest.approx(3 * (6.0 + 2.0))
+    assert run.server.updates == [3, 3, 3]
+
+    run = Deployed(partitions(3, tmp_path), tmp_path, latency=latency, blocking=True, rules=rules)
+    moments: list[float] = []
+
+    def leave(tick: int) -> None:
+        moments.append(run.fleet.now)
+        if tick == 2:
+            run.nodes[1000].online = run.nodes[999].online = False
+
+    run.drive(5, leave)
+    assert moments[:2] == pytest.approx([8.0, 16.0])
+    # Both are lost soon after 16, and the merges go on by client 2: 7 s and the grace.
+    assert run.server.updates == [2, 2, 5]
+    assert np.diff(moments)[1:] == pytest.approx([9.0, 9.0, 9.0], abs=LOOK)

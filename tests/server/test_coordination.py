@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedgmr.server.coordination import Asynchronous, Participation, SemiAsynchronous, Synchronous, Wait
+from fedgmr.server.coordination import Asynchronous, Fastest, Participation, SemiAsynchronous, Synchronous, Wait
 
 
 def test_synchronous_waits_for_all_at_work() -> None:
@@ -29,8 +29,17 @@ def test_asynchronous_waits_for_one_arrival() -> None:
     assert Asynchronous().schedule_tick(100, 10.0) == 100
 
 
-def draw(rule: Participation, free: list[int], *, in_flight: int = 0, seed: int = 0, tick: int = 0) -> list[int]:
-    return rule.draw(free, clients=10, in_flight=in_flight, seed=seed, tick=tick)
+def test_the_fastest_are_waited_for() -> None:
+    rule = Fastest(clients=2, grace=0.25)
+    assert rule.wait(3, 7) == Wait(until=math.inf, fastest=2, grace=0.25)
+    assert (rule.always, rule.period, rule.schedule_tick(5, 123.0)) == (2, None, 5)
+    assert [Wait(until=3.0).timed, rule.wait(0, 1).timed, Wait(arrivals=0).timed] == [True, False, False]
+
+
+def draw(
+    rule: Participation, free: list[int], *, in_flight: int = 0, seed: int = 0, tick: int = 0, always: int = 0
+) -> list[int]:
+    return rule.draw(free, clients=10, in_flight=in_flight, seed=seed, tick=tick, always=always)
 
 
 FREE = list(range(10))
@@ -64,6 +73,14 @@ def test_a_share_is_not_rounded_up_by_a_rounding_error(fraction: float, clients:
     assert fraction * clients > size
     chosen = Participation(fraction=fraction).draw(range(clients), clients=clients, in_flight=0, seed=0, tick=0)
     assert len(chosen) == size
+
+
+def test_some_clients_are_in_every_cohort() -> None:
+    cohorts = [draw(Participation(count=4), FREE, tick=tick, always=2) for tick in range(20)]
+    assert all(cohort[:2] == [0, 1] and len(cohort) == 4 for cohort in cohorts)
+    assert {client for cohort in cohorts for client in cohort} == set(FREE)
+    assert draw(Participation(count=4), [1, 5, 6, 7], in_flight=3, always=2) == [1]
+    assert draw(Participation(count=4), [1, 5, 6, 7], in_flight=4, always=2) == [1], "one more than the cohort"
 
 
 def test_a_cohort_is_filled_up() -> None:

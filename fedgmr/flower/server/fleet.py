@@ -131,20 +131,27 @@ class FlowerFleet:
             self.journal.write_task("dispatched", flight, bytes=packed.size, level=task.level)
         self.threads.send(requests)
 
-    def collect(self, *, until: float, arrivals: int | None = None) -> list[Update]:
-        """Wait until a moment, or until so many updates have arrived, or all others are lost."""
+    def collect(
+        self, *, until: float, arrivals: int | None = None, fastest: int = 0, grace: float = 0.0
+    ) -> list[Update]:
+        """Wait until a moment, or until so many updates or the fastest have arrived, or all others are lost."""
         updates: list[Update] = []
-        while not self._enough(updates, arrivals):
+        while not self._enough(updates, arrivals, fastest):
             event = self._inbox.get(until=until - self._past + self._began)
             if event is None:
                 break
             update = self._take(event)
             if update is not None:
                 updates.append(update)
+        if updates and fastest:
+            return updates + self.collect(until=min(until, self.now + grace))
         self._late = max(0.0, self.now - until)
         return updates
 
-    def _enough(self, updates: Sequence[Update], arrivals: int | None) -> bool:
+    def _enough(self, updates: Sequence[Update], arrivals: int | None, fastest: int) -> bool:
+        if fastest:
+            # Whoever of them is lost is waited for no longer.
+            arrivals = len(updates) + 1 if any(client < fastest for client in self.flights.busy()) else 1
         if arrivals is None:
             return False
         if updates and (len(updates) >= arrivals or not self.flights):
