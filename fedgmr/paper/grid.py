@@ -6,17 +6,15 @@ the keys of `paper.yaml`. Read next: `studies.py`, which arranges the numbers of
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
-
-from torch import nn
+from inspect import signature
+from types import MappingProxyType
+from typing import Any
 
 from fedgmr.recipe import Recipe, read_recipe_data, recipe_from, shipped_recipes
 from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.layout import Layout
-from fedgmr.tasks.models.conv2 import Conv2
-from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
-from fedgmr.tasks.models.transformer import Transformer2L
-from fedgmr.tasks.models.vgg11 import VGG11
 from fedgmr.tasks.sources import Source
 
 TASKS: Mapping[str, str] = {
@@ -71,22 +69,28 @@ def recipe_for(
     return recipe_from(data, [*words, f"seed={first.seed + seed}"], method=method)
 
 
-def paper_layout(task: str) -> Layout:
-    """The layout of a task's model; a table is planned without the data."""
-    models: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
-        "femnist": (Conv2, ()),
-        "cifar10": (VGG11, ()),
-        "imagenet100": (ResNet18, (SHORTCUTS,)),
-        "stackoverflow": (Transformer2L, ()),
-    }
-    model, keep = models[task]
-    return Layout.of(model(), keep=keep)
+def paper_layout(task: str, options: Mapping[str, Any] = MappingProxyType({})) -> Layout:
+    """The layout of a task's model with these options of the task; a table is planned without the data."""
+    known = signature(_model_fields(task)).parameters
+    return _layout(task, tuple(sorted((key, value) for key, value in options.items() if key in known)))
 
 
 def split_alpha(task: str) -> float | None:
     """The concentration of the recipe's own split, where it is drawn from a Dirichlet distribution."""
     partition = recipe_from(read_recipe_data(_recipe_name(task, short=False))).partition
     return getattr(partition, "alpha", None)
+
+
+def _model_fields(task: str) -> Callable[..., dict[str, Any]]:
+    made: Callable[..., dict[str, Any]] = import_module(f"fedgmr.tasks.{task}").model_fields
+    return made
+
+
+@lru_cache(maxsize=64)
+def _layout(task: str, options: tuple[tuple[str, Any], ...]) -> Layout:
+    # Kept: a table asks for the layouts of a hundred recipes, and there are few.
+    fields = _model_fields(task)(**dict(options))
+    return Layout.of(fields["model"](), keep=fields["keep"])
 
 
 def _recipe_name(task: str, *, short: bool) -> str:

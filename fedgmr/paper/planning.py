@@ -185,12 +185,11 @@ def plan_table(request: Request, store: Path, *, also: Sequence[Path] = ()) -> T
         for variant in study.variants(short=request.short)
         for seed in range(request.seeds)
     ]
-    layouts = {setting.task: paper_layout(setting.task) for setting in settings}
     recipes = []
     for setting, variant, seed in places:
         recipe = study.recipe(setting, variant, seed=seed, short=request.short, overrides=request.overrides)
-        if recipe.task.name in layouts:  # with its times worked out, its key needs no data
-            recipe = resolve_times(recipe, partial(layouts.__getitem__, recipe.task.name))
+        if recipe.task.name in TASKS:  # with its times worked out, its key needs no data
+            recipe = resolve_times(recipe, partial(paper_layout, recipe.task.name, recipe.task.options))
         recipes.append(recipe)
     cells: dict[tuple[Setting, str], list[PlannedRun]] = {}
     for (setting, variant, _), run in zip(places, plan_sweep(recipes, store, also=also), strict=True):

@@ -5,7 +5,6 @@ coordinates, so `solve_widths` finds the width that comes nearest to each. Prefi
 they form a level map like any other: a coordinate's level is the highest of its channels' levels.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -24,17 +23,18 @@ from fedgmr.submodels.rankings import RankingInputs
 _NOISE = 1e-9  # a product such as 0.07 · 100 = 7.000000000000001 still means 7 channels
 
 
-def kept_channels(size: int, heads: int, width: float, shift: int) -> Tensor:
-    """Int64, ascending: the channels that a width, in (0, 1], keeps of a group of `size`; of every head the same.
+def kept_channels(group: Group, width: float, shift: int) -> Tensor:
+    """Int64, ascending: the channels that a width, in (0, 1], keeps of a group; of every head the same.
 
-    They are {(j - shift) mod C : j < ⌈width·C⌉} with C = size / heads (FedRolex), so at least one of each head stays; a
-    shift of 0 gives the prefix (HeteroFL).
+    They are {(j - shift) mod C : j < n} with C = size / heads (FedRolex); a shift of 0 gives the prefix (HeteroFL). The
+    number n is ⌈width·C⌉, so at least one of each head stays. Where a group norm divides the channels, n is rounded
+    down to a whole multiple of its groups, at least one channel of each.
     """
     if not 0 < width <= 1:
         raise ValueError(f"width is {width}: give a share of the channels above 0, at most 1.")
-    channels = size // heads
-    window = (torch.arange(max(1, math.ceil(width * channels - _NOISE))) - shift) % channels
-    return (torch.arange(heads).view(-1, 1) * channels + window.sort().values).view(-1)
+    channels = group.size // group.heads
+    window = (torch.arange(int(_kept_counts(group, np.array([width]))[0])) - shift) % channels
+    return (torch.arange(group.heads).view(-1, 1) * channels + window.sort().values).view(-1)
 
 
 def solve_widths(plan: ChannelPlan, layout: Layout, ladder: Sequence[float]) -> tuple[float, ...]:
@@ -134,9 +134,7 @@ def _kept_coordinates(plan: ChannelPlan, layout: Layout, widths: npt.NDArray[np.
     """The number of coordinates that each width keeps."""
     kept = []
     for group in plan.groups:
-        channels = group.size // group.heads
-        counts = np.ceil(widths * channels - _NOISE).clip(min=1).astype(np.int64)
-        kept.append(group.heads * (np.full_like(counts, channels) if group.fixed else counts))
+        kept.append(np.full(len(widths), group.size) if group.fixed else group.heads * _kept_counts(group, widths))
     total = np.zeros(len(widths), dtype=np.int64)
     for place in layout.parameters:
         count = np.ones(len(widths), dtype=np.int64)
@@ -146,12 +144,20 @@ def _kept_coordinates(plan: ChannelPlan, layout: Layout, widths: npt.NDArray[np.
     return total
 
 
+def _kept_counts(group: Group, widths: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """The number of channels that each width keeps of every head."""
+    channels = group.size // group.heads
+    if group.multiple == 1:
+        return np.ceil(widths * channels - _NOISE).clip(min=1).astype(np.int64)
+    return np.floor(widths * channels / group.multiple + _NOISE).clip(min=1).astype(np.int64) * group.multiple
+
+
 def _channel_levels(group: Group, widths: Sequence[float], shift: int) -> Tensor:
     """Uint8 [size]: the smallest level whose width keeps the channel."""
     levels = torch.full((group.size,), 0 if group.fixed else len(widths), dtype=torch.uint8)
     if not group.fixed:
         for level in reversed(range(len(widths))):
-            levels[kept_channels(group.size, group.heads, widths[level], shift)] = level
+            levels[kept_channels(group, widths[level], shift)] = level
     return levels
 
 

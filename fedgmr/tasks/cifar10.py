@@ -3,12 +3,15 @@
 Training images are mirrored and moved by up to 4 pixels, as PruneFL does.
 """
 
+from functools import partial
+from typing import Any, get_args
+
 from fedgmr.tasks.formats.cifar import CLASSES, FOLDER, CifarBatches
 from fedgmr.tasks.formats.packed import ImageSheets
 from fedgmr.tasks.images import FlipAndCrop, Normaliser
 from fedgmr.tasks.losses import one_hot_bce
-from fedgmr.tasks.models.vgg11 import VGG11
-from fedgmr.tasks.sources import Source
+from fedgmr.tasks.models.vgg11 import HEAD, VGG11, HeadInit
+from fedgmr.tasks.sources import Source, check_word, kept_head
 from fedgmr.tasks.task import Task
 
 COLOURS = Normaliser(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
@@ -32,17 +35,27 @@ SOURCES = (
 )
 
 
-def cifar10(seed: int = 0, root: str | None = None, source: str = "auto") -> Task:
+def cifar10(
+    seed: int = 0, root: str | None = None, source: str = "auto", head: str = "ranked", head_init: HeadInit = "fan_out"
+) -> Task:
     """Colour images of ten classes, 32 x 32.
 
     `root` and `source` (auto, batches or packed) say where the data is, see `Source.find`. The split is published.
+    With the `head` whole (ranked or whole) every sub-model has the whole last layer; `head_init` (fan_out or fan_in) is
+    how wide its initial weights are spread: up to 0.430, or 0.060.
     """
     chosen, place = Source.find("cifar10", SOURCES, root, source)
     return Task(
         name="cifar10",
-        model=VGG11,
+        **model_fields(head, head_init),
         **chosen.fields(place),
         loss=one_hot_bce,
         prepare=COLOURS,
         augment=FlipAndCrop(pad=4, black=COLOURS.black),
     )
+
+
+def model_fields(head: str = "ranked", head_init: HeadInit = "fan_out") -> dict[str, Any]:
+    """The fields of the Task that its options decide without data."""
+    check_word("head_init", head_init, get_args(HeadInit))
+    return {"model": partial(VGG11, head_init=head_init), "keep": kept_head(head, HEAD)}

@@ -5,13 +5,15 @@ to 168 x 168, test on the centre. Without it 100 classes of Tiny-ImageNet stand 
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, get_args
 
 from fedgmr.tasks.formats.folders import CLASSES, ImageFolders
 from fedgmr.tasks.formats.packed import ImageSheets
 from fedgmr.tasks.images import FlipAndCrop, FlipAndResizedCrop, Normaliser
-from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
-from fedgmr.tasks.sources import Source, check_whole
+from fedgmr.tasks.models.resnet18 import SHORTCUTS, HeadInit, Norm, ResNet18
+from fedgmr.tasks.sources import Source, check_whole, check_word
 from fedgmr.tasks.task import Augmentation, Task
 
 COLOURS = Normaliser(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -37,13 +39,20 @@ SOURCES = (
 
 
 def imagenet100(
-    seed: int = 0, root: str | None = None, source: str = "auto", pixels: int = 168, cache: str | None = None
+    seed: int = 0,
+    root: str | None = None,
+    source: str = "auto",
+    pixels: int = 168,
+    cache: str | None = None,
+    norm: Norm = "batch",
+    head_init: HeadInit = "default",
 ) -> Task:
     """Photographs of 100 classes; Tiny-ImageNet at 64 x 64 stands in where ImageNet's files are not.
 
     `root` and `source` (auto, folders or tiny) say where the data is, see `Source.find`. For folders, `pixels` is the
     side of the images the net sees, and `cache` the directory for the decoded images, which may stay beside them. The
-    split is published.
+    split is published. `norm` (batch or group) is the kind of every norm, `head_init` (default or fan_in) how wide the
+    last layer's initial weights are spread: up to 0.044, or 0.060.
     """
     check_whole("pixels", pixels, 1)
     augment: Augmentation = FlipAndCrop(pad=8, black=COLOURS.black)
@@ -53,9 +62,15 @@ def imagenet100(
         chosen, augment = replace(chosen, format=folders), FlipAndResizedCrop(size=pixels)
     return Task(
         name="imagenet100",
-        model=ResNet18,
+        **model_fields(norm, head_init),
         **chosen.fields(place),
         prepare=COLOURS,
         augment=augment,
-        keep=(SHORTCUTS,),
     )
+
+
+def model_fields(norm: Norm = "batch", head_init: HeadInit = "default") -> dict[str, Any]:
+    """The fields of the Task that its options decide without data."""
+    check_word("norm", norm, get_args(Norm))
+    check_word("head_init", head_init, get_args(HeadInit))
+    return {"model": partial(ResNet18, norm=norm, head_init=head_init), "keep": (SHORTCUTS,)}

@@ -123,6 +123,18 @@ def check_whole(key: str, value: object, least: int, most: int | None = None) ->
         raise SettingError(f"task.options.{key} is {value!r}: give a whole number {limits}.")
 
 
+def check_word(key: str, value: object, known: Sequence[str]) -> None:
+    """Refuse a task option that is none of the known words."""
+    if value not in known:
+        raise SettingError(f"task.options.{key} is {value!r}: {suggestion(str(value), list(known))}")
+
+
+def kept_head(head: str, weight: str) -> tuple[str, ...]:
+    """`Task.keep` for the option `head`: the last layer's weight where it stays whole in every sub-model."""
+    check_word("head", head, ("ranked", "whole"))
+    return (weight,) if head == "whole" else ()
+
+
 def _sources() -> Iterator[tuple[str, Sequence[Source[object]]]]:
     """The built-in tasks that need data, with their sources."""
     from fedgmr.tasks import BUILT_IN

@@ -7,6 +7,7 @@ small Stack Exchange sites or messages of the Ubuntu help channel stand in.
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +16,8 @@ from fedgmr.seeding import generator
 from fedgmr.tasks.formats.arrays import DataError
 from fedgmr.tasks.formats.lines import TextLines
 from fedgmr.tasks.losses import token_cross_entropy, token_top1
-from fedgmr.tasks.models.transformer import Transformer2L
-from fedgmr.tasks.sources import Source, check_whole
+from fedgmr.tasks.models.transformer import HEAD, Transformer2L
+from fedgmr.tasks.sources import Source, check_whole, kept_head
 from fedgmr.tasks.task import Samples, Task
 from fedgmr.tasks.words import Tokens, Vocabulary
 
@@ -57,12 +58,13 @@ def stackoverflow(
     users: int = 7500,
     per_user: int = 50,
     length: int = _POSITIONS,
+    head: str = "ranked",
 ) -> Task:
     """The next word in questions, answers and comments, by user; other forums stand in.
 
     `root` and `source` (auto, stackoverflow, stackexchange or ubuntu_irc) say where the data is, see `Source.find`. The
     seed draws the users, and those of the test set: at most `users` together, at most `per_user` sequences of `length`
-    tokens of each.
+    tokens of each. With the `head` whole (ranked or whole) every sub-model has the whole last layer.
     """
     check_whole("users", users, 2)
     check_whole("per_user", per_user, 1)
@@ -72,7 +74,7 @@ def stackoverflow(
     return Task(
         name="stackoverflow",
         title=chosen.title,
-        model=Transformer2L,
+        **model_fields(head),
         train=train,
         test=test,
         loss=token_cross_entropy,
@@ -81,6 +83,11 @@ def stackoverflow(
         evaluation_batch=_EVALUATION_BATCH,
         stand_in=chosen.stand_in,
     )
+
+
+def model_fields(head: str = "ranked") -> dict[str, Any]:
+    """The fields of the Task that its options decide without data."""
+    return {"model": Transformer2L, "keep": kept_head(head, HEAD)}
 
 
 def _samples(path: Path, seed: int, users: int, per_user: int, length: int) -> tuple[Samples, Samples, torch.Tensor]:

@@ -5,11 +5,18 @@ import pytest
 import torch
 
 from fedgmr.paper.grid import Setting, paper_layout, recipe_for
+from fedgmr.paper.planning import Request, plan_table
 from fedgmr.tasks import cifar10, femnist, imagenet100, stackoverflow
 from fedgmr.tasks.formats.arrays import Images
 from fedgmr.tasks.formats.packed import ImageArrays, ImageSheets
 from fedgmr.tasks.sources import Source
 
+OPTIONS: dict[str, list[dict[str, str]]] = {
+    "femnist": [{"head": "whole"}],
+    "cifar10": [{"head": "whole"}],
+    "imagenet100": [{"norm": "group"}],
+    "stackoverflow": [{"head": "whole"}],
+}
 NONIID = Setting(task="femnist", heterogeneity="medium", split="noniid")
 
 
@@ -41,3 +48,17 @@ def test_layouts_are_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (femnist, cifar10, imagenet100, stackoverflow):
         name = module.__name__.rpartition(".")[2]
         assert getattr(module, name)().layout() == paper_layout(name)
+        for options in OPTIONS[name]:
+            assert getattr(module, name)(**options).layout() == paper_layout(name, {"root": "elsewhere", **options})
+            assert paper_layout(name, options) != paper_layout(name)
+
+
+def test_plans_know_the_layout_of_a_tasks_options(tmp_path: Path) -> None:
+    whole = ("task.options.head=whole", "network.sizes=paper")
+    plans = [
+        plan_table(Request(name="baselines", task="cifar10", split="iid", overrides=words), tmp_path)
+        for words in (whole[1:], whole)
+    ]
+    one, other = (getattr(plan.runs[0].recipe.method.coordination, "period", 0.0) for plan in plans)
+    # Client 0 has the whole model, and the smallest sub-models are larger by the head of 5,120 weights.
+    assert one < other < 1.01 * one

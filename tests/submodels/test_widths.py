@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedgmr.submodels.channels.groups import Group
 from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
@@ -59,34 +60,48 @@ def by_tensor(levels: LevelMap, layout: Layout) -> dict[str, list[object]]:
 
 
 def test_a_prefix() -> None:
-    assert kept_channels(8, 1, 0.5, 0).tolist() == [0, 1, 2, 3]
-    assert kept_channels(7, 1, 0.5, 0).tolist() == [0, 1, 2, 3]  # rounded up
-    assert kept_channels(8, 1, 0.01, 0).tolist() == [0]
-    assert kept_channels(8, 1, 1.0, 5).tolist() == list(range(8))
+    assert kept_channels(Group(size=8), 0.5, 0).tolist() == [0, 1, 2, 3]
+    assert kept_channels(Group(size=7), 0.5, 0).tolist() == [0, 1, 2, 3]  # rounded up
+    assert kept_channels(Group(size=8), 0.01, 0).tolist() == [0]
+    assert kept_channels(Group(size=8), 1.0, 5).tolist() == list(range(8))
 
 
 @pytest.mark.parametrize(
     ("width", "size", "count"), [(0.07, 100, 7), (0.3, 10, 3), (0.1 + 0.2, 10, 3), (1 / 49, 49, 1)]
 )
 def test_float_noise_adds_no_channel(width: float, size: int, count: int) -> None:
-    assert len(kept_channels(size, 1, width, 0)) == count
+    assert len(kept_channels(Group(size=size), width, 0)) == count
 
 
 def test_the_window_rolls_down_and_wraps() -> None:
-    windows = [kept_channels(5, 1, 0.4, shift).tolist() for shift in range(6)]
+    windows = [kept_channels(Group(size=5), 0.4, shift).tolist() for shift in range(6)]
     assert windows == [[0, 1], [0, 4], [3, 4], [2, 3], [1, 2], [0, 1]]
 
 
 def test_every_head_keeps_the_same_subset() -> None:
-    assert kept_channels(12, 3, 0.5, 0).tolist() == [0, 1, 4, 5, 8, 9]
-    assert kept_channels(12, 3, 0.5, 1).tolist() == [0, 3, 4, 7, 8, 11]  # each head modulo its own four
-    assert kept_channels(12, 3, 0.01, 0).tolist() == [0, 4, 8]
+    assert kept_channels(Group(size=12, heads=3), 0.5, 0).tolist() == [0, 1, 4, 5, 8, 9]
+    assert kept_channels(Group(size=12, heads=3), 0.5, 1).tolist() == [
+        0,
+        3,
+        4,
+        7,
+        8,
+        11,
+    ]  # modulo four
+    assert kept_channels(Group(size=12, heads=3), 0.01, 0).tolist() == [0, 4, 8]
+
+
+def test_a_group_norm_keeps_whole_multiples_rounded_down() -> None:
+    counts = {width: len(kept_channels(Group(size=64, multiple=4), width, 0)) for width in (0.01, 0.2236, 0.5, 0.99)}
+    assert counts == {0.01: 4, 0.2236: 12, 0.5: 32, 0.99: 60}  # 64 x 0.2236 is 14.3
+    assert kept_channels(Group(size=8, multiple=4), 0.5, 2).tolist() == [0, 1, 6, 7]
+    assert len(kept_channels(Group(size=100, multiple=10), 0.1 + 0.2, 0)) == 30  # 30.000000000000004
 
 
 @pytest.mark.parametrize("width", [0.0, 1.01, -1.0])
 def test_widths_are_shares(width: float) -> None:
     with pytest.raises(ValueError, match="width is"):
-        kept_channels(8, 1, width, 0)
+        kept_channels(Group(size=8), width, 0)
 
 
 # Section 2.0's table: width and kept fraction by density. Its widths have three decimals; ours end their step.

@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.channels.plan import follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.widths import solve_widths, width_levels
+from fedgmr.tasks import cifar10, femnist, imagenet100, stackoverflow
 from fedgmr.tasks.losses import one_hot_bce, token_cross_entropy, token_top1
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
@@ -128,6 +131,36 @@ def test_initial_weights_of_the_transformer() -> None:
     assert bound(net.head.weight) == pytest.approx(96**-0.5, rel=0.01)
 
 
+def test_heads_by_fan_in() -> None:
+    torch.manual_seed(0)
+    narrow, usual = VGG11(head_init="fan_in"), VGG11()
+    assert bound(narrow.get_parameter("26.weight")) == pytest.approx((6 / (1 + 1.5**2) / 512) ** 0.5, rel=0.01)  # 0.060
+    assert bound(usual.get_parameter("26.weight")) == pytest.approx((6 / (1 + 1.5**2) / 10) ** 0.5, rel=0.01)  # 0.430
+    assert bound(ResNet18(head_init="fan_in").fc.weight) == pytest.approx(0.06005, rel=0.01)
+    assert bound(ResNet18().fc.weight) == pytest.approx(512**-0.5, rel=0.01)  # 0.044
+    torch.manual_seed(1)
+    one = VGG11(head_init="fan_in").state_dict()
+    torch.manual_seed(1)
+    other = VGG11().state_dict()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == ["26.weight"]
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "prunable"),
+    [
+        (femnist, {"head": "whole"}, 6_474_528),
+        (cifar10, {"head": "whole", "head_init": "fan_in"}, 9_742_016),
+        (imagenet100, {"norm": "group", "head_init": "fan_in"}, 11_046_080),
+        (stackoverflow, {"head": "whole"}, 2_154_240 - 960_384),
+    ],
+)
+def test_whole_heads_are_kept(task: ModuleType, options: dict[str, str], prunable: int) -> None:
+    fields = task.model_fields(**options)
+    assert Layout.of(fields["model"](), keep=fields["keep"]).prunable_size == prunable
+    with pytest.raises(SettingError, match=r"task\.options\.head.* is 'hole'"):
+        task.model_fields(**dict.fromkeys(options, "hole") | {k: v for k, v in options.items() if k == "norm"})
+
+
 def test_shortcuts_of_resnet18_are_kept() -> None:
     layout = Layout.of(ResNet18(), keep=(SHORTCUTS,))
     kept = [place for place in layout.parameters if len(place.shape) == 4 and not place.prunable]
@@ -150,6 +183,19 @@ def test_sliced_convolutional_nets_compute_what_masked_ones_do(build: Callable[[
     inputs = torch.randn(2, 3, side, side)
     with torch.no_grad():
         assert torch.allclose(small(inputs), model(inputs), atol=1e-5)
+
+
+def test_resnet18_with_group_norms_is_sliced_to_multiples_of_four() -> None:
+    model = ResNet18(norm="group")
+    assert Layout.of(model).buffers == ()
+    assert Layout.of(model).size == Layout.of(ResNet18()).size
+    plan = follow_channels(model)
+    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.05**0.5))
+    norms = [module for module in small.modules() if isinstance(module, nn.GroupNorm)]
+    assert {norm.num_groups for norm in norms} == {4}
+    # 0.2236 of 64, 128, 256 and 512 channels, rounded down.
+    assert sorted({norm.num_channels for norm in norms}) == [12, 28, 56, 112]
+    assert small(torch.randn(2, 3, 64, 64)).shape == (2, 100)
 
 
 def test_channels_of_the_transformer() -> None:

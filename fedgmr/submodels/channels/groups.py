@@ -4,6 +4,7 @@ Groups go by the number under which they were opened. Which of them are one in t
 `plan.py` then numbers the groups that remain.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ class Group:
     size: int
     fixed: bool = False  # never sliced: the model's input channels and its outputs
     heads: int = 1  # the group is heads x head_dim, and every head keeps the same subset
+    multiple: int = 1  # the number of kept channels is a whole multiple: a group norm divides them into equal groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,11 @@ class OpenGroups:
         root = self.root(group)
         self.opened[root] = replace(self.opened[root], fixed=True)
 
+    def divide(self, group: int, multiple: int) -> None:
+        """Keep only whole multiples of so many channels of a group."""
+        root = self.root(group)
+        self.opened[root] = replace(self.opened[root], multiple=math.lcm(self.opened[root].multiple, multiple))
+
     def join(self, node: fx.Node, one: int, other: int) -> None:
         """Make two groups one; `node` is the operation that combines them."""
         one, other = sorted((self.root(one), self.root(other)))
@@ -71,6 +78,7 @@ class OpenGroups:
             sizes = f"{self.opened[one].size} and {self.opened[other].size}"
             refuse(node, f"it combines {sizes} channels", "give both operands the same number")
         self.parents[other] = one
+        self.divide(one, self.opened[other].multiple)
         if self.opened[other].fixed:
             self.fix(one)
 

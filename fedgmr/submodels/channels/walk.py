@@ -5,6 +5,7 @@ tensors run over; an elementwise operation joins the groups of its operands; an 
 the stream. Read next: `groups.py`, which keeps the groups; `streams.py`, the values between nodes.
 """
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -95,6 +96,8 @@ class Walk:
         many = isinstance(module, nn.GroupNorm)
         size = module.normalized_shape[0] if last else module.num_channels if many else module.num_features
         axis, _ = self._enter(node, size, second=not last)
+        if many and module.num_groups < size:
+            self.groups.divide(axis.group, module.num_groups // math.gcd(module.num_groups, axis.repeat))
         for name in ("weight", "bias", "running_mean", "running_var"):
             self.groups.declare(node, getattr(module, name, None), (axis,))
         self.groups.join(node, self.norms.setdefault(str(node.target), axis).group, axis.group)

@@ -4,6 +4,8 @@ import math
 
 from torch import nn
 
+HEAD = "9.weight"  # of the last layer
+
 
 class SmallNet(nn.Sequential):
     """Two convolutions with pooling and two linear layers; 100,424 parameters."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedgmr.tasks.words import TOKENS
 
+HEAD = "head.weight"
 EMBEDDING_STD = 0.02
 _WIDTH, _HEADS, _HIDDEN = 96, 4, 384
 

@@ -55,7 +55,7 @@ class SlicedCutter:
     def kept(plan: ChannelPlan, width: float, shift: int = 0) -> dict[int, Tensor]:
         """The channels that a width keeps of each group, ascending; all of them where the group is fixed."""
         return {
-            index: torch.arange(group.size) if group.fixed else kept_channels(group.size, group.heads, width, shift)
+            index: torch.arange(group.size) if group.fixed else kept_channels(group, width, shift)
             for index, group in enumerate(plan.groups)
         }
 

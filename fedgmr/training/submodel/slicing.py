@@ -2,8 +2,9 @@
 
 A sliced module has the structure and the parameter names of the whole one and only the kept channels, so its flat
 vector is the whole flat vector at the kept coordinates, in ascending order. It computes what the whole module does with
-the other coordinates at zero, except in layer norms and attention: a layer norm averages over the kept channels only,
-and softmax scales by the kept head dimension. Read next: `fedgmr/submodels/channels/plan.py`.
+the other coordinates at zero, except in layer norms, group norms and attention: a layer norm averages over the kept
+channels only, a group norm divides them into as many groups as the whole one, and softmax scales by the kept head
+dimension. Read next: `fedgmr/submodels/channels/plan.py`.
 """
 
 import copy
@@ -21,9 +22,8 @@ from fedgmr.submodels.channels.plan import ChannelPlan
 def slice_module(model: nn.Module, plan: ChannelPlan, kept: Mapping[int, Tensor], *, scale: float = 1.0) -> nn.Module:
     """Make a small copy of `model` with only the kept channels: ascending, by index of the group; one left out stays.
 
-    A group norm is sliced where whole groups of it are kept: its statistics are then those of the whole module. Else a
-    ValueError names the layer. Each `nn.MultiheadAttention` becomes a `SlicedAttention`. HeteroFL's `scale` multiplies
-    the output of every hidden layer in training; in attention also queries, keys and values, outputs of linear layers.
+    Each `nn.MultiheadAttention` becomes a `SlicedAttention`. HeteroFL's `scale` multiplies the output of every hidden
+    layer in training; in attention also queries, keys and values, outputs of linear layers.
     """
     masks = [torch.ones(group.size, dtype=torch.bool) for group in plan.groups]
     for index, channels in kept.items():
@@ -145,12 +145,9 @@ def _adjust(path: str, module: nn.Module, plan: ChannelPlan, masks: list[Tensor]
     if isinstance(module, nn.LayerNorm):
         module.normalized_shape = (count,)
     elif isinstance(module, nn.GroupNorm):
-        by_group = kept.view(module.num_groups, -1)
-        if not torch.equal(by_group.any(1), by_group.all(1)):
-            raise ValueError(
-                f"The group norm {path!r} cannot be sliced to {count} of {len(kept)} channels: its {module.num_groups} "
-                "groups would be cut. Use batch norm, or choose widths that keep whole groups."
-            )
-        module.num_groups, module.num_channels = int(by_group.all(1).sum()), count
+        if module.num_groups == module.num_channels:  # every channel by itself
+            module.num_groups = count
+        assert count % module.num_groups == 0
+        module.num_channels = count
     elif isinstance(module, nn.modules.batchnorm._NormBase):
         module.num_features = count

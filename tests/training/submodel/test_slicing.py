@@ -221,20 +221,30 @@ def test_layers_know_their_sizes_and_the_whole_model_stays() -> None:
     assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
 
 
-def test_a_group_norm_keeps_whole_groups() -> None:
-    torch.manual_seed(5)
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.ReLU(), nn.Flatten(), nn.Linear(288, CLASSES)
-    ).double()
-    plan, layout = follow_channels(model), Layout.of(model)
-    with pytest.raises(ValueError, match="The group norm '1' cannot be sliced to 3 of 8 channels"):
-        slice_module(model, plan, SlicedCutter.kept(plan, 0.375))
-    with pytest.raises(ValueError, match="4 groups would be cut"):
-        slice_module(model, plan, SlicedCutter.kept(plan, 0.5, shift=1))
-    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.5, shift=2))
-    kept = mask_of(plan, layout, 0.5, 2)
+def normed(norm: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(288, CLASSES))
+
+
+def test_a_sliced_group_norm_has_as_many_groups_as_the_whole() -> None:
+    model, plan, _ = prepared(lambda: normed(nn.GroupNorm(2, 8)))
+    assert [group.multiple for group in plan.groups if not group.fixed] == [2]
+    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.6, shift=3))  # 4.8 channels: 4 of them
     norm = small.get_submodule("1")
     assert (norm.num_groups, norm.num_channels) == (2, 4)
+    x = torch.randn(*IMAGES, dtype=torch.float64)
+    channels = small.get_submodule("0")(x)
+    by_hand = torch.cat([(part - part.mean((1, 2, 3), True)) for part in channels.split(2, 1)], 1)
+    spread = torch.cat(
+        [part.var((1, 2, 3), correction=0, keepdim=True).expand_as(part) for part in channels.split(2, 1)], 1
+    )
+    assert torch.allclose(norm(channels), by_hand / (spread + 1e-5).sqrt())
+
+
+def test_a_norm_of_every_channel_by_itself_computes_what_the_masked_one_does() -> None:
+    model, plan, layout = prepared(lambda: normed(nn.GroupNorm(8, 8)))
+    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.375, shift=2))
+    assert small.get_submodule("1").num_groups == 3
+    kept = mask_of(plan, layout, 0.375, 2)
     inputs = torch.randn(10, *IMAGES, dtype=torch.float64)
     masked_losses, masked = train(model, inputs, ~kept)
     small_losses, sliced = train(small, inputs)
