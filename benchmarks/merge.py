@@ -95,7 +95,16 @@ def measure(case: Case, model: Tensor, maps: Sequence[LevelMap], *, turns: int, 
     """One case against its copies."""
     held = buffered(case, model, maps)
     weights = {c.client: Polynomial().weight(c.client) for c in held}
-    merge = Merge(model=model, buffers=model[:0], fresh=held, held=held, starts={}, weights=weights, clients=len(held))
+    merge = Merge(
+        model=model,
+        buffers=model[:0],
+        fresh=held,
+        held=held,
+        starts={},
+        weights=weights,
+        clients=len(held),
+        fleet_weight=lambda: sum(weights.values()),
+    )
     values, level_bytes = touched(held, model)
     source = torch.zeros(values + level_bytes, dtype=torch.uint8, device=model.device)
     target = torch.ones_like(source)

@@ -1,13 +1,15 @@
 """Merging client updates: mask-aware mean (MA), gradient average (GA), zero-padded FedAvg (FA), asynchronous mixing.
 
+The means are over the buffer or, as in the paper's released code, over the arrivals of the tick (section 3.4).
 The rules work on values as they are kept and never build a mask: with nested levels the denominator follows from a
 coordinate's level in each level map (`sums.py`). `examples/fedgmr_in_200_lines.py` has the mask-aware mean with dense
 masks, as the equation says it (section 3.4). The buffer keeps each client's most recent update (A13).
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -30,7 +32,16 @@ class Merge:
     starts: Mapping[int, Tensor]  # by client: the global model its fresh update started from
     weights: Mapping[int, float]  # by client: staleness weight times client weight
     clients: int
+    fleet_weight: Callable[[], float]  # Σ over all clients of the weight that each had at its last arrival
     labels: "Labels | None" = None  # who has which class; for label-aware averaging
+
+    def taken(self, over: "Over") -> Sequence[Contribution]:
+        """The updates that a mean is over."""
+        return self.held if over == "buffer" else self.fresh
+
+
+Over = Literal["buffer", "arrivals"]
+_OVER = {"help": "every kept update, or only those that have arrived since the last merge"}
 
 
 class Aggregation(Protocol):
@@ -44,30 +55,46 @@ class Aggregation(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskAware:
-    """MA over the buffered updates (the paper's BuffMaskFedAvg)."""
+    """MA over the buffered updates (the paper's BuffMaskFedAvg), or over the arrivals."""
 
     kind: ClassVar[str] = "mask_aware"
+    over: Over = field(default="buffer", metadata=_OVER)
+    mix: bool = field(
+        default=False,
+        metadata={"help": "(1 - p)·W + p·mean, with p the share of the merged updates in the weight of all clients"},
+    )
 
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
         """Mean over the clients that hold each coordinate."""
-        if not merge.held:
+        taken = merge.taken(self.over)
+        if not taken:
             return merge.model, merge.buffers
-        return mean_of(merge.held, merge.weights, merge.model), _mean_buffers(merge.held, merge)
+        model, buffers = mean_of(taken, merge.weights, merge.model), _mean_buffers(taken, merge)
+        return self.mixed(merge.model, model, merge), self.mixed(merge.buffers, buffers, merge)
+
+    def mixed(self, old: Tensor, mean: Tensor, merge: Merge) -> Tensor:
+        """The mean, or with `mix` as much of it as the merged updates weigh; where both are equal they stay so."""
+        if not self.mix:
+            return mean
+        weight = _weight_of(merge.taken(self.over), merge)
+        return torch.lerp(old, mean, min(1.0, weight / merge.fleet_weight()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroPadded:
-    """FA over the buffered updates."""
+    """FA over the buffered updates, or over the arrivals."""
 
     kind: ClassVar[str] = "zero_padded"
+    over: Over = field(default="buffer", metadata=_OVER)
 
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
-        """Mean over all buffered clients."""
-        if not merge.held:
+        """Mean over all clients whose updates are merged."""
+        taken = merge.taken(self.over)
+        if not taken:
             return merge.model, merge.buffers
-        total = total_of(merge.held, merge.weights, merge.model)
-        weight = sum(merge.weights[c.client] for c in merge.held)
-        return total.div_(weight), _mean_buffers(merge.held, merge)
+        total = total_of(taken, merge.weights, merge.model)
+        weight = sum(merge.weights[c.client] for c in taken)
+        return total.div_(weight), _mean_buffers(taken, merge)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +102,24 @@ class GradientAverage:
     """GA: each update's change, applied once on arrival (A15)."""
 
     kind: ClassVar[str] = "gradient_average"
+    reference: Literal["start", "current"] = field(
+        default="start",
+        metadata={"help": "a change is from the model the client started from, or from the current one"},
+    )
+    over: Literal["fleet", "arrivals"] = field(
+        default="fleet", metadata={"help": "divide by the number of all clients, or by the weight of the arrivals"}
+    )
 
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
         """Model plus the mean change."""
         if not merge.fresh:
             return merge.model, merge.buffers
         model = merge.model.clone()
+        count = merge.clients if self.over == "fleet" else _weight_of(merge.fresh, merge)
         for c in merge.fresh:
-            start = merge.starts[c.client]
+            start = merge.starts[c.client] if self.reference == "start" else merge.model
             delta = c.values - (start if c.levels is None else c.levels.pack(start, c.level))
-            _add(model, delta.mul_(merge.weights[c.client] / merge.clients), c)
+            _add(model, delta.mul_(merge.weights[c.client] / count), c)
         return model, _mean_buffers(merge.fresh, merge)
 
 
@@ -114,6 +149,10 @@ def _add(flat: Tensor, values: Tensor, of: Contribution) -> Tensor:
     if of.levels is None or of.levels.order is None:
         return flat.add_(values)
     return flat.index_add_(0, of.levels.order[: len(values)], values)
+
+
+def _weight_of(contributions: Sequence[Contribution], merge: Merge) -> float:
+    return math.fsum(merge.weights[c.client] for c in contributions)
 
 
 def _mean_buffers(contributions: Sequence[Contribution], merge: Merge) -> Tensor:

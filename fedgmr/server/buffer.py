@@ -58,6 +58,15 @@ class BufferRule:
         metadata={"help": "precision of the buffered values: float32 as they come; the others take half the memory"},
     )
 
+    aging: bool = field(
+        default=True, metadata={"help": "false: a kept update has the weight that it had when it arrived"}
+    )
+
+    @property
+    def ages(self) -> bool:
+        """Whether an update loses weight with time; one that is merged once does not."""
+        return self.keep and self.aging
+
     def stored(self, c: Contribution) -> Contribution:
         """The contribution as the buffer holds it; what float16 cannot hold becomes the largest that it can."""
         if not self.keep or self.dtype == "float32":

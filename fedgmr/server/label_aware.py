@@ -67,11 +67,11 @@ class LabelAware(MaskAware):
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
         """The mask-aware mean, then the output rows again with their owners only."""
         model, buffers = super().merge(merge)
-        if not self.label_aware or not merge.held:
+        held = merge.taken(self.over)
+        if not self.label_aware or not held:
             return model, buffers
         labels = merge.labels
         assert labels is not None, "the server is given the labels where the aggregation asks for them"
-        held = merge.held
         masks = labels.owned_by([c.client for c in held])
         values = []
         for row, c in zip(masks, held, strict=True):
@@ -88,4 +88,4 @@ class LabelAware(MaskAware):
         total, weight = weighted.mul(torch.stack(values)).sum(0), weighted.sum(0)
         previous = merge.model.index_select(0, labels.coordinates)
         mean = torch.where(weight > 0, total / weight.clamp(min=torch.finfo(weight.dtype).tiny), previous)
-        return model.index_copy_(0, labels.coordinates, mean), buffers
+        return model.index_copy_(0, labels.coordinates, self.mixed(previous, mean, merge)), buffers

@@ -213,9 +213,15 @@ class Server:
         return fresh, [self.buffer[client] for client in sorted(self.buffer)]
 
     def _weight(self, c: Contribution, tick: int) -> float:
-        """Staleness weight times client weight, at the merge number `tick`; merged once, an update does not age."""
-        staleness = tick - c.version if self.rules.buffer.keep else self.on_arrival[c.client]
-        return self.rules.staleness.weight(staleness) * self.client_weights[c.client]
+        """Staleness weight times client weight, at the merge after `tick` others."""
+        return self._weight_of(c.client, tick - c.version if self.rules.buffer.ages else self.on_arrival[c.client])
+
+    def _weight_of(self, client: int, staleness: int) -> float:
+        return self.rules.staleness.weight(staleness) * self.client_weights[client]
+
+    def _fleet_weight(self) -> float:
+        """The sum of the weights that clients had at their last arrival; before its first a client's is fresh."""
+        return math.fsum(map(self._weight_of, range(len(self.profiles)), self.on_arrival))
 
     def _inputs(
         self,
@@ -225,7 +231,7 @@ class Server:
         fresh: Sequence[Contribution] = (),
         starts: Mapping[int, Tensor] = MappingProxyType({}),
     ) -> Merge:
-        """The inputs of a merge, with the weights of tick number `tick`."""
+        """The inputs of a merge, with the weights of the one after `tick` others."""
         return Merge(
             model=self.model,
             buffers=self.buffers,
@@ -234,6 +240,7 @@ class Server:
             starts=starts,
             weights={c.client: self._weight(c, tick) for c in (*fresh, *held)},
             clients=len(self.profiles),
+            fleet_weight=self._fleet_weight,
             labels=self.labels,
         )
 

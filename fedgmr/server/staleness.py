@@ -21,7 +21,7 @@ class Polynomial:
     """(1 + s)^-alpha."""
 
     kind: ClassVar[str] = "polynomial"
-    alpha: float = field(default=0.5, metadata={"at_least": 0, "help": "0 ignores staleness"})
+    alpha: float = field(default=0.5, metadata={"at_least": 0, "help": "0 ignores staleness; the paper's code: 0.6"})
 
     def weight(self, staleness: int) -> float:
         """(1 + s)^-alpha."""

@@ -28,6 +28,7 @@ def test_what_is_timed_is_the_mean(densities: str, maps: str, count: int) -> Non
             starts={},
             weights=dict(enumerate(weights)),
             clients=10,
+            fleet_weight=lambda: 10.0,
         )
     )
     masks = torch.stack(

@@ -56,6 +56,7 @@ def merge_of(
     buffers: Sequence[float] = (),
     starts: dict[int, Tensor] | None = None,
     clients: int = 4,
+    fleet_weight: float = 3.0,
 ) -> Merge:
     return Merge(
         model=torch.tensor(model),
@@ -65,6 +66,7 @@ def merge_of(
         starts=starts or {},
         weights={c.client: w for c, w in zip(contributions, weights, strict=True)},
         clients=clients,
+        fleet_weight=lambda: fleet_weight,
     )
 
 
@@ -125,6 +127,41 @@ def test_the_gradient_rule_by_hand(merge: Merge) -> None:
     assert buffers.tolist() == [2, 1]
 
 
+def test_a_share_of_the_mean_by_hand(merge: Merge) -> None:
+    # The arrivals weigh 1.5 of 3: half of the way from W to the mean, which is 8, 20, 4, 2.
+    model, buffers = MaskAware(mix=True).merge(merge)
+    assert model.tolist() == [9, 20, 17, 21]
+    assert buffers.tolist() == [5.5, 5]
+    alone = replace(merge, fresh=merge.fresh[1:])
+    # 0.5 / 3 of the way to client 1's own values.
+    model, buffers = MaskAware(over="arrivals", mix=True).merge(alone)
+    assert model.tolist() == pytest.approx([10 - 2 / 6, 20, 30 - 24 / 6, 40 - 38 / 6])
+    assert buffers.tolist() == pytest.approx([9 - 5 / 6, 9 - 6 / 6])
+    everybody = replace(merge, fleet_weight=lambda: 1.5)
+    assert torch.equal(MaskAware(mix=True).merge(everybody)[0], MaskAware().merge(everybody)[0])
+
+
+def test_means_over_the_arrivals(merge: Merge) -> None:
+    first = replace(merge, fresh=merge.fresh[:1])
+    model, buffers = MaskAware(over="arrivals").merge(first)
+    assert model.tolist() == [10, 20, 3, 40]
+    assert buffers.tolist() == [1, 0]
+    model, buffers = ZeroPadded(over="arrivals").merge(first)
+    assert model.tolist() == [0, 0, 3, 0]
+    assert buffers.tolist() == [1, 0]
+
+
+def test_the_gradient_rule_from_the_current_model_over_the_arrivals(merge: Merge) -> None:
+    # From W, client 0 is at -27 in coordinate 2; client 1 at -24 there, at -2 in 0 and at -38 in 3.
+    model, buffers = GradientAverage(reference="current", over="arrivals").merge(merge)
+    assert model.tolist() == pytest.approx([10 - 1 / 1.5, 20, 30 - (27 + 12) / 1.5, 40 - 19 / 1.5])
+    assert buffers.tolist() == [2, 1]
+    model, _ = GradientAverage(reference="current").merge(merge)
+    assert model.tolist() == [10 - 1 / 4, 20, 30 - (27 + 12) / 4, 40 - 19 / 4]
+    model, _ = GradientAverage(over="arrivals").merge(merge)
+    assert model.tolist() == pytest.approx([10 + 2 / 1.5, 20, 30 + 3 / 1.5, 40 - 2 / 1.5])
+
+
 def test_mixing_by_hand(merge: Merge) -> None:
     # Shares 1/2 and 1/4, one after the other: 30 -> 16.5 -> 16.5 - 10.5/4
     model, buffers = Mixing(rate=0.5).merge(merge)
@@ -140,7 +177,15 @@ def test_mixing_full_models() -> None:
     assert Mixing(rate=0.5).merge(heavy)[0].tolist() == [4, 4], "never past the client's model"
 
 
-RULES = (MaskAware(), ZeroPadded(), GradientAverage(), Mixing())
+RULES = (
+    MaskAware(),
+    MaskAware(over="arrivals", mix=True),
+    ZeroPadded(),
+    ZeroPadded(over="arrivals"),
+    GradientAverage(),
+    GradientAverage(reference="current", over="arrivals"),
+    Mixing(),
+)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -226,6 +271,7 @@ def merges(draw: st.DrawFn) -> tuple[Merge, Tensor, Tensor, Tensor, Tensor]:
         starts=dict(enumerate(starts)),
         weights=dict(enumerate(weights)),
         clients=draw(st.integers(len(contributions), 10)),
+        fleet_weight=lambda: 2 * sum(weights),
     )
     return (
         merge,
@@ -243,6 +289,8 @@ def test_the_rules_equal_the_equations(case: tuple[Merge, Tensor, Tensor, Tensor
     expected = {
         MaskAware(): mask_aware_mean(values, masks, weights, merge.model),
         ZeroPadded(): zero_padded_mean(values, masks, weights),
+        GradientAverage(reference="current", over="arrivals"): merge.model
+        + torch.where(masks, values - merge.model, 0).mul(weights[:, None]).sum(0) / weights.sum(),
         GradientAverage(): gradient_average(values - starts, masks, weights, merge.model, merge.clients),
     }
     stacked = torch.stack([c.buffers for c in merge.held])
@@ -252,7 +300,10 @@ def test_the_rules_equal_the_equations(case: tuple[Merge, Tensor, Tensor, Tensor
         torch.testing.assert_close(merged, model, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(buffers, mean, rtol=1e-9, atol=1e-12)
     uncovered = ~masks.any(0)
-    assert torch.equal(MaskAware().merge(merge)[0][uncovered], merge.model[uncovered])
+    mixed, _ = MaskAware(mix=True).merge(merge)
+    torch.testing.assert_close(mixed, (merge.model + expected[MaskAware()]) / 2, rtol=1e-9, atol=1e-12)
+    for found in (MaskAware().merge(merge)[0], mixed):
+        assert torch.equal(found[uncovered], merge.model[uncovered])
 
 
 @pytest.mark.parametrize("levels", [(3, 9, 20, 26), (11, 10, 9, 8, 7, 6, 5)])

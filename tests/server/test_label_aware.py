@@ -61,6 +61,7 @@ def merge_of(contributions: Sequence[Contribution], weights: Sequence[float], kn
         starts={},
         weights={c.client: w for c, w in zip(contributions, weights, strict=True)},
         clients=3,
+        fleet_weight=lambda: 4.0,
         labels=known,
     )
 
@@ -96,6 +97,16 @@ def test_three_clients_by_hand() -> None:
         *(2.5, 4.0, 110.0),  # biases
     ]
     assert buffers.tolist() == [1.0]
+
+
+def test_a_share_of_the_arrivals_alone() -> None:
+    """Client 1 waits in the buffer; the other two weigh 2 of 4, so all goes half of the way to their mean."""
+    contributions = [contribution(client, [value] * 11, 1) for client, value in enumerate((1.0, 4.0, 7.0))]
+    held = merge_of(contributions, [1, 1, 1], labels([0, 1], [0], [1]))
+    merge = replace(held, fresh=[contributions[0], contributions[2]])
+    model, _ = LabelAware(over="arrivals", mix=True).merge(merge)
+    means = [4.0, 4.0, 1.0, 1.0, 4.0, 4.0, 106.0, 107.0, 1.0, 4.0, 110.0]
+    assert model.tolist() == [(old + mean) / 2 for old, mean in zip(OLD, means, strict=True)]
 
 
 def test_weights_count() -> None:

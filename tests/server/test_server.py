@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedgmr.exchange import ClientProfile, ClientTask, Diverged, Report, Update
 from fedgmr.server import Server, ServerRules
-from fedgmr.server.aggregation import GradientAverage, Mixing, ZeroPadded
+from fedgmr.server.aggregation import GradientAverage, MaskAware, Mixing, ZeroPadded
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous, Participation
 from fedgmr.server.restoration import Check, FixedTime, Saturation
@@ -142,6 +142,45 @@ def test_without_a_buffer_every_update_counts_once() -> None:
     at.merge([answer(task, 9.0)], 4.0)
     assert at.model.item() == 9.0
     assert list(at.buffer) == [0], "the last merge's own, for the padded model"
+
+
+def test_a_waiting_update_can_keep_its_weight() -> None:
+    # Client 1's 10 was one merge old when it came, and weighs a half; client 0's 4 came at once.
+    at, models = three_merges(replace(ALPHA_1, buffer=BufferRule(aging=False)))
+    assert models == pytest.approx([2.0, 6.0, 6.0])
+    assert padded(at) == pytest.approx([6.0])
+    (task,) = at.tasks([0], 3.0)
+    at.merge([], 4.0)
+    at.merge([answer(task, 7.0)], 5.0)
+    # Now client 0's is one merge old too.
+    assert at.model.item() == pytest.approx(8.5)
+    assert at.staleness == [1, 4], "the record has the age, whatever the weight"
+
+
+def test_arrivals_alone_beside_a_buffer() -> None:
+    rules = replace(ALPHA_1, aggregation=MaskAware(over="arrivals"))
+    at, models = three_merges(rules)
+    assert models == pytest.approx([2.0, 6.0, 6.0]), "nothing arrives at the third merge"
+    (task,) = at.tasks([0], 3.0)
+    at.merge([answer(task, 9.0)], 4.0)
+    assert at.model.item() == 9.0
+    # The padded model is still over both: 9, and 10 that is three merges old.
+    assert padded(at) == pytest.approx([(9.0 + 10.0 / 4) / (1 + 1 / 4)])
+
+
+def test_the_share_of_the_arrivals_in_the_weight_of_the_fleet() -> None:
+    rules = replace(ALPHA_1, aggregation=MaskAware(over="arrivals", mix=True), buffer=BufferRule(keep=False))
+    at, models = three_merges(rules)
+    # Client 1 is not heard of yet and weighs 1: half of 2. Then both: 1.5 of 1.5. Then nobody.
+    assert models == pytest.approx([1.0, 6.0, 6.0])
+    (task,) = at.tasks([0], 3.0)
+    at.merge([answer(task, 9.0)], 4.0)
+    # Client 0 weighs 1, client 1 weighed 1/2 when it was last heard of: two thirds of the way.
+    assert at.model.item() == pytest.approx(8.0)
+    weighted = server(replace(rules, weighting="samples"), samples=(30, 10))
+    (first, _) = weighted.tasks([0, 1], 0.0)
+    weighted.merge([answer(first, 4.0)], 1.0)
+    assert weighted.model.item() == pytest.approx(3.0), "30 of 40 samples"
 
 
 def padded(at: Server) -> list[float]:

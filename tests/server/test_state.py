@@ -2,12 +2,16 @@
 
 import json
 from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e import tiny
 from equivalence.runs import BRISK, drive, objects, same
 
 from fedgmr.experiments.assembly import Assembly
+from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedgmr.federation import federate
 from fedgmr.server.state import restore_state, save_state
 
 MODELS = ("model", "previous", "models.")
@@ -71,3 +75,33 @@ def test_older_files_that_store_a_tensor_under_each_name_are_read() -> None:
         assert same(twin.server.dispatched[client].model, task.model)
         assert same(twin.server.dispatched[client].buffers, task.buffers)
     assert same(twin.server.model, run.server.model)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"aggregation": {"over": "arrivals", "mix": True}, "buffer": {"keep": False}},
+        {"aggregation": {"over": "arrivals"}},
+        {"aggregation": {"mix": True}, "buffer": {"aging": False}},
+        {"aggregation": {"kind": "zero_padded", "over": "arrivals"}},
+        {"aggregation": {"kind": "gradient_average", "reference": "current", "over": "arrivals"}},
+    ],
+)
+def test_a_run_cut_by_a_checkpoint_is_the_same_run(rules: dict[str, Any], tmp_path: Path) -> None:
+    def run() -> Assembly:
+        return objects(tiny.normed(), "fedgmr", {**BRISK, **rules})
+
+    whole, cut, rest = run(), run(), run()
+    expected = drive(whole, ticks=2 * TICKS)[-1]
+    drive(cut, ticks=TICKS)
+    save_checkpoint(tmp_path, cut.server, cut.fleet, recorded=0, keep=1)
+    load_checkpoint(tmp_path, rest.server, rest.fleet)
+    federate(rest.server, rest.fleet, seconds=1e9, stop=lambda: rest.server.tick == 2 * TICKS, resumed=True)
+    assert same(rest.server.model, expected.model)
+    assert same(rest.server.buffers, expected.buffers)
+    padded = whole.server.padded(), rest.server.padded()
+    assert all(same(one, other) for one, other in zip(*padded, strict=True))  # type: ignore[arg-type]
+    tensors, data = save_state(whole.server)
+    again, more = save_state(rest.server)
+    assert data == more
+    assert all(same(again[name], tensor) for name, tensor in tensors.items())

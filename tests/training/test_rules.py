@@ -504,6 +504,7 @@ def test_the_mean_of_a_widths_statistics_is_over_the_clients_that_have_it() -> N
         starts={},
         weights={0: 1.0, 1: 1.0, 2: 1.0},
         clients=3,
+        fleet_weight=lambda: 3.0,
     )
     rule = named_method("fjord").aggregation
     assert rule.merge(merge)[1].tolist() == [6, 60, 3, 30, 5, 50]
