@@ -16,8 +16,13 @@ _IMPORT_PATH = {"type": "string", "pattern": "^[^:]+:[^:]+$"}
 _ANYTHING = Slot()
 
 
-def plain(value: Any, slot: Slot = _ANYTHING) -> Any:
+def plain(value: Any, slot: Slot = _ANYTHING, *, defaults: bool = True) -> Any:
     """Turn a value that stands in a slot into JSON-ready data that ``build`` turns back into an equal value.
+
+    Args:
+        value: what to turn into data.
+        slot: where it stands.
+        defaults: False leaves out every field that has the default of its dataclass.
 
     Returns:
         Dataclasses as dicts in field order, components with their ``kind`` first, tuples as lists; an infinite float
@@ -36,13 +41,17 @@ def plain(value: Any, slot: Slot = _ANYTHING) -> Any:
         own = slot.component and cls not in slot.kinds
         name = f"{cls.__module__}:{cls.__qualname__}" if own else kind_of(cls)
         data: dict[str, Any] = {} if name is None else {"kind": name}
-        return data | {key: plain(getattr(value, key), slot) for key, slot in keys_of(cls).items()}
+        for key, place in keys_of(cls).items():
+            entry = getattr(value, key)
+            if defaults or entry != place.default:
+                data[key] = plain(entry, place, defaults=defaults)
+        return data
     if isinstance(value, (list, tuple)):
         inner = _inside(slot, tuple)
-        return [plain(element, inner) for element in value]
+        return [plain(element, inner, defaults=defaults) for element in value]
     if isinstance(value, Mapping):
         inner = _inside(slot, dict)
-        return {str(name): plain(entry, inner) for name, entry in value.items()}
+        return {str(name): plain(entry, inner, defaults=defaults) for name, entry in value.items()}
     raise TypeError(f"{value!r} has no JSON form: keep numbers, texts, lists and mappings in settings.")
 
 

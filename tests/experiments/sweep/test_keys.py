@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from fedgmr import Task
 from fedgmr.experiments.assembly import make_task, resolve
 from fedgmr.experiments.sweep import keys, recipe_key
 from fedgmr.experiments.sweep.keys import changes_results
-from fedgmr.recipe import load_recipe, recipe_from
+from fedgmr.fleets.network import NetworkSettings
+from fedgmr.recipe import SCHEMA_VERSION, load_recipe, recipe_from
 from fedgmr.settings.schema import plain
 
 COUNT: list[int] = []
@@ -25,17 +27,50 @@ def counted(seed: int = 0, size: int = 1) -> Task:
 
 
 def test_it_is_the_hash_of_the_resolved_recipe() -> None:
-    recipe = small()
-    data = plain(resolve(recipe, make_task(recipe)))
-    for section in ("name", "about", "device", "checkpoint"):
-        del data[section]
-    data["execution"] = {"tf32": True, "autocast": "none"}
-    # By hand: whole numbers without a fraction, other floats with twelve digits, keys in order, no spaces.
-    text = re.sub(r"\.0(?=[],}])", "", json.dumps(data, sort_keys=True, separators=(",", ":")))
-    period = data["method"]["coordination"]["period"]
-    assert str(period) in text
-    text = text.replace(str(period), f"{period:.12g}")
+    recipe = small("fedgmr", "network.noise=0.5", "execution.autocast=bfloat16")
+    period = resolve(recipe, make_task(recipe)).method.coordination.period
+    # By hand: what differs from the defaults, whole numbers without a fraction, other floats with twelve digits, keys
+    # in order, no spaces.
+    method = {
+        "coordination": {"kind": "semi_asynchronous", "period": f"<{period:.12g}>"},
+        "ims": True,
+        "interval": 3,
+        "name": "fedgmr",
+        "ranking": {"kind": "taylor"},
+        "restoration": {"kind": "saturation", "patience": 1},
+        "title": "FedGMR",
+    }
+    data = {
+        "evaluation": {"every_seconds": 40},
+        "execution": {"autocast": "bfloat16"},
+        "fleet": {
+            "links": [{"density": d, "down": 20 * d, "up": 5 * d} for d in (1, 0.5, 0.2, 0.1, 0.05)],
+            "name": "custom",
+            "scale": 0.0001,
+        },
+        "method": method,
+        "network": {"noise": 0.5},
+        "schema_version": SCHEMA_VERSION,
+        "seconds": 120,
+        "seed": 3,
+        "task": {"name": "e2e.tiny:dense"},
+        "training": {"batch_size": 10, "steps": 2},
+    }
+    text = json.dumps(data, sort_keys=True, separators=(",", ":")).replace('"<', "").replace('>"', "")
+    text = re.sub(r"\.0(?=[],}])", "", text)
     assert recipe_key(recipe) == hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def test_a_new_option_with_its_default_changes_no_key() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Later(NetworkSettings):
+        jitter: float = 0.0
+
+    recipe = small("fedgmr", "network.noise=0.5")
+    later = replace(recipe, network=Later(noise=0.5))
+    assert plain(later)["network"]["jitter"] == 0.0
+    assert recipe_key(later) == recipe_key(recipe) != recipe_key(replace(recipe, network=Later(noise=0.5, jitter=1.0)))
+    assert recipe_key(replace(recipe, schema_version=SCHEMA_VERSION + 1)) != recipe_key(recipe)
 
 
 def test_what_does_not_change_the_result_is_not_in_it() -> None:
@@ -44,6 +79,7 @@ def test_what_does_not_change_the_result_is_not_in_it() -> None:
     for words in (*without, "execution.executor=sequential", "execution.slots=3", "execution.sparse=0.5"):
         assert recipe_key(small("fedgmr", words)) == key, words
         assert not changes_results(words.partition("=")[0]), words
+    assert not changes_results("evaluation.views")
     resolved = resolve(small(), make_task(small()))
     assert resolved.method.coordination != small().method.coordination
     assert recipe_key(resolved) == key
