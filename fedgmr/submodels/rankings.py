@@ -157,12 +157,37 @@ class Taylor(_Unstructured):
 
 @dataclass(frozen=True, kw_only=True)
 class Magnitude(_Unstructured):
-    """Importance |W_k|."""
+    """Importance |W_k|, divided by a cost per tensor and by the tensor's own mean where these are asked for."""
 
     kind: ClassVar[str] = "magnitude"
+    costs: tuple[float, ...] | None = field(
+        default=None,
+        metadata={"above": 0, "help": "divide |w| by the cost of its tensor: one number per prunable tensor, in order"},
+    )
+    relative: bool = field(
+        default=False, metadata={"help": "divide |w| also by the mean of its tensor, without what the floor keeps"}
+    )
 
     def _scores(self, inputs: RankingInputs) -> Tensor | None:
-        return None if inputs.previous is None else inputs.model.abs()
+        tensors = inputs.layout.prunable
+        if self.costs is not None and len(self.costs) != len(tensors):
+            raise ValueError(
+                f"method.ranking.costs has {len(self.costs)} numbers and the model {len(tensors)} prunable tensors: "
+                f"give one for each of {', '.join(tensor.name for tensor in tensors)}."
+            )
+        if inputs.previous is None:
+            return None
+        scores = inputs.model.abs()
+        for tensor, cost in zip(tensors, self.costs or [1.0] * len(tensors), strict=True):
+            own = scores[tensor.start : tensor.stop]
+            if self.relative:
+                first = tensor.floor_count(self.floor)
+                others = own.sum(dtype=torch.float64) - own.topk(first).values.sum(dtype=torch.float64)
+                mean = others / max(1, tensor.size - first)
+                own /= mean.clamp(min=torch.finfo(own.dtype).tiny).to(own.dtype)
+            if cost != 1:
+                own /= cost
+        return scores
 
 
 @dataclass(frozen=True, kw_only=True)

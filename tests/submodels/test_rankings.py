@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap, kept_counts
 from fedgmr.submodels.rankings import FullModel, Magnitude, Random, RankingInputs, Taylor
+from fedgmr.tasks.models.vgg11 import HEAD, VGG11
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 
@@ -243,3 +244,66 @@ def test_a_map_knows_its_sizes_without_counting(
     for levels in (first, later, grown):
         assert levels.counted is not None
         assert levels.increments == replace(levels, counted=None).increments
+
+
+TWO = Layout.of(nn.Sequential(nn.Linear(4, 1, bias=False), nn.Linear(2, 2, bias=False)))
+
+
+def magnitude(model: list[float], ranking: Magnitude, ladder: tuple[float, ...] = (0.25, 0.5, 1.0)) -> list[int]:
+    return ranking.rank(inputs(TWO, model, torch.zeros(8), ladder)).levels.tolist()
+
+
+def test_magnitudes_by_the_cost_of_their_tensor() -> None:
+    model = [8.0, -7, 6, 5, 4, -3, 2, 1]
+    assert magnitude(model, Magnitude(floor=0)) == [0, 0, 1, 1, 2, 2, 2, 2]
+    # Divided by 2 and 0.5: 4 3.5 3 2.5 and 8 6 4 2.
+    assert magnitude(model, Magnitude(floor=0, costs=(2.0, 0.5))) == [1, 2, 2, 2, 0, 0, 1, 2]
+    assert magnitude(model, Magnitude(floor=0, costs=(4.0, 1.0))) == magnitude(
+        model, Magnitude(floor=0, costs=(2, 0.5))
+    )
+
+
+def test_magnitudes_relative_to_the_mean_of_the_candidates() -> None:
+    # The means are 6.5 and 2.5: 1.23 1.08 0.92 0.77 and 1.6 1.2 0.8 0.4.
+    assert magnitude([8.0, -7, 6, 5, 4, -3, 2, 1], Magnitude(floor=0, relative=True)) == [0, 1, 2, 2, 0, 1, 2, 2]
+    # The floor keeps 20 and 4; the means of the others are 2 and 2: 1 1 1 and 1.5 1 0.5, of equal ones the first.
+    assert magnitude([20.0, 2, 2, 2, 4, -3, 2, 1], Magnitude(floor=0.25, relative=True)) == [0, 1, 2, 2, 0, 1, 2, 2]
+    # With costs 1 and 2 the second tensor's are 0.75 0.5 0.25.
+    dear = Magnitude(floor=0.25, relative=True, costs=(1.0, 2.0))
+    assert magnitude([20.0, 2, 2, 2, 4, -3, 2, 1], dear) == [0, 1, 1, 2, 0, 2, 2, 2]
+    assert magnitude([0.0] * 4 + [4.0, 3, 2, 1], Magnitude(floor=0.25, relative=True))[4:] == [0, 1, 1, 2]
+
+
+def test_costs_are_one_per_prunable_tensor() -> None:
+    message = "method.ranking.costs has 1 numbers and the model 2 prunable tensors: give one for each of 0.weight, 1.w"
+    with pytest.raises(ValueError, match=message):
+        Magnitude(costs=(1.0,)).rank(inputs(TWO, torch.ones(8)))
+
+
+# Shares of every layer of VGG-11 as initialised that the released costs keep, at densities 0.05, 0.1, 0.2 and 0.5.
+SHARES = {
+    "0.weight": (0.815, 0.953, 0.964, 0.980),
+    "3.weight": (0.020, 0.020, 0.020, 0.190),
+    "6.weight": (0.020, 0.093, 0.308, 0.590),
+    "8.weight": (0.020, 0.020, 0.020, 0.375),
+    "11.weight": (0.020, 0.241, 0.420, 0.657),
+    "13.weight": (0.020, 0.020, 0.082, 0.457),
+    "16.weight": (0.020, 0.020, 0.020, 0.329),
+    "18.weight": (0.020, 0.035, 0.264, 0.564),
+    "22.weight": (0.537, 0.888, 0.915, 0.950),
+    "24.weight": (0.613, 0.907, 0.929, 0.958),
+}
+COSTS = (5.56, 50.34, 18.04, 19.47, 10.68, 11.95, 14.78, 9.59, 8.13, 6.78)
+
+
+def test_the_released_costs_keep_the_released_shares_of_vgg11() -> None:
+    torch.manual_seed(0)
+    model = VGG11(head_init="fan_in")
+    layout = Layout.of(model, keep=(HEAD,))
+    flat = layout.flatten(model)
+    ladder = (0.05, 0.1, 0.2, 0.5, 1.0)
+    levels = Magnitude(costs=COSTS).rank(inputs(layout, flat, torch.zeros_like(flat), ladder))
+    for place in layout.prunable:
+        own = levels.levels[place.start : place.stop]
+        shares = [float((own <= level).float().mean()) for level in range(4)]
+        assert shares == pytest.approx(SHARES[place.name], abs=0.02), place.name
