@@ -40,6 +40,7 @@ class ClientTask(Shipment):
     model: Tensor  # the global model at `version`, shared by all tasks of that version
     buffers: Tensor
     learning_rate: float
+    memory: Tensor | None = None  # natural order: what the client's optimiser remembers; given to it where it trains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,7 @@ class Update:
     loss: float | Tensor  # mean over the local steps; a tensor while a device still computes it
     report: Report | None = None
     natural: bool = False  # the values are a whole model's in natural order instead
+    memory: Tensor | None = None  # the client's for its next task; it never travels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,8 @@ which fleet it is, simulated or Flower. Read next: `server/server.py` (merge and
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from torch import Tensor
+
 from fedgmr.exchange import ClientTask, News, Update
 from fedgmr.server.server import Server
 
@@ -61,6 +63,10 @@ class Fleet(Protocol):
     @property
     def refused(self) -> Mapping[str, int]:
         """Tasks that came to nothing, by reason."""
+
+    @property
+    def memories(self) -> dict[int, Tensor]:
+        """What clients remember from task to task, by client, where the fleet keeps it for them; for a checkpoint."""
 
     def state(self) -> dict[str, Any]:
         """The state of the fleet without its tasks, which the server keeps, as JSON-ready data."""

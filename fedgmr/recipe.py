@@ -23,7 +23,6 @@ from fedgmr.settings.schema import schema
 from fedgmr.settings.text import apply_overrides, read_mapping
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
 from fedgmr.training.execution import ExecutionSettings
-from fedgmr.training.optimizers import SGD
 from fedgmr.training.schedules import TrainingSettings
 
 SCHEMA_VERSION = 2
@@ -102,10 +101,10 @@ class Recipe:
     def __post_init__(self) -> None:
         if not isfinite(self.seconds):
             raise ValueError(f"seconds is {self.seconds}: give a finite time budget.")
-        if getattr(self.method.local, "distillation", False) and not isinstance(self.training.optimizer, SGD):
+        if getattr(self.method.local, "distillation", False) and not self.training.optimizer.plain:
             raise ValueError(
                 f"training.optimizer is {self.training.optimizer.kind} and method.local.distillation is true: it takes "
-                "two steps per mini-batch, which add up with sgd only; set one of them otherwise."
+                "two steps per mini-batch, which add up with plain sgd only; set one of them otherwise."
             )
 
     @property

@@ -1,8 +1,8 @@
 """Checkpoints: the whole state of a run in one safetensors file, and back, bit for bit.
 
-A checkpoint holds the server's state (its model, buffer, level maps and tasks in flight), the fleet's queue, and how
-many rows have been recorded. It holds no generators: every draw is named by (seed, purpose, client, tick). A resume
-takes the newest file and passes over a damaged one.
+A checkpoint holds the server's state (its model, buffer, level maps and tasks in flight), the fleet's queue, what its
+clients remember from task to task, and how many rows have been recorded. It holds no generators: every draw is named by
+(seed, purpose, client, tick). A resume takes the newest file and passes over a damaged one.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ from fedgmr.server.server import Server
 from fedgmr.server.state import restore_state, save_state
 
 SCHEMA_VERSION = 1
+_MEMORY = "memory."  # and the number of a client
 
 
 def save_checkpoint(run: Path, server: Server, fleet: Fleet, *, recorded: int, keep: int) -> None:
@@ -30,7 +31,7 @@ def save_checkpoint(run: Path, server: Server, fleet: Fleet, *, recorded: int, k
     folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
     tensors, state = save_state(server)
-    tensors = _copied(tensors)
+    tensors = _copied(tensors | {f"{_MEMORY}{client}": memory for client, memory in fleet.memories.items()})
     whole = {"schema_version": SCHEMA_VERSION, "server": state, "fleet": fleet.state(), "recorded": recorded}
     # One entry, because the library writes several in any order, and equal runs leave equal files.
     metadata = {"state": json.dumps({**whole, "digest": _digest(tensors, whole)})}
@@ -54,7 +55,10 @@ def load_checkpoint(run: Path, server: Server, fleet: Fleet) -> int | None:
         except (OSError, ValueError) as error:
             warnings.warn(f"{error} Falling back to the checkpoint before it.", stacklevel=2)
             continue
+        memories = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_MEMORY)}
         restore_state(server, tensors, state["server"])
+        for name, memory in memories.items():
+            fleet.memories[int(name.removeprefix(_MEMORY))] = memory.to(server.model.device)
         fleet.restore(state["fleet"], server.dispatched, tick=server.tick)
         return int(state["recorded"])
     if files:

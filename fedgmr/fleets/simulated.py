@@ -8,8 +8,10 @@ import bisect
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from torch import Tensor
 
 from fedgmr.exchange import ClientTask, News, Update
 from fedgmr.fleets.measurement import Meter
@@ -67,6 +69,7 @@ class SimulatedFleet:
         self.now = 0.0
         self.bytes_down = [0] * clients
         self.bytes_up = [0] * clients
+        self.memories: dict[int, Tensor] = {}  # as of each client's last update that was collected
         self._tasks: dict[int, ClientTask] = {}
         self._news: list[News] = []
         self._idle = list(range(clients))  # ascending
@@ -145,13 +148,16 @@ class SimulatedFleet:
 
     def _updates(self, arrived: Sequence[ClientTask]) -> list[Update]:
         """The arrivals' updates; an executor that works ahead is given the other tasks in flight beside them."""
-        if not self.executor.ahead:
-            return self.executor.train(arrived)
         due = [task for task in arrived if task.client not in self._trained]
-        if due:
+        if due and self.executor.ahead:
             due += [task for client, task in self._tasks.items() if client not in self._trained]
+        if due:
+            # A client has one task at a time, so between its dispatch and its arrival the memory stays the same.
+            due = [replace(task, memory=self.memories.get(task.client)) if self.memories else task for task in due]
             self._trained.update((update.client, update) for update in self.executor.train(due))
-        return [self._trained.pop(task.client) for task in arrived]
+        updates = [self._trained.pop(task.client) for task in arrived]
+        self.memories |= {update.client: update.memory for update in updates if update.memory is not None}
+        return updates
 
     def state(self) -> dict[str, Any]:
         """The state of the fleet without its tasks, which the server keeps, as JSON-ready data."""

@@ -81,7 +81,7 @@ class LocalTraining:
         if self.work.device.type != "cuda" or not self.work.rule.capturable(self.settings.optimizer):
             raise ValueError(
                 f"execution.executor is graphed, which needs a CUDA device (here: {self.work.device.type}), and for "
-                "ordered dropout plain SGD without distillation: set execution.executor to sequential or auto."
+                "ordered dropout SGD without distillation: set execution.executor to sequential or auto."
             )
         return GraphedExecutor(self.work, self.static_workspace, slots=self.work.execution.slots)
 

@@ -164,8 +164,8 @@ class OrderedDropout(LocalRule):
         return None if self.distillation else Stacking(mode="level", narrow=True)
 
     def capturable(self, optimizer: Optimizer) -> bool:
-        """Distillation changes widths within a step, and an optimiser with a memory would forget between widths."""
-        return not self.distillation and optimizer.plain
+        """Distillation changes widths within a step; an optimiser with a memory of its own forgets between widths."""
+        return not self.distillation and optimizer.memory != "own"
 
     def level(self, task: ClientTask, number: int, seed: int) -> int:
         """Choose from the task's level and those below; in turn, a task's first mini-batch has the smallest."""

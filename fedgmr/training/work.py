@@ -123,8 +123,12 @@ class LocalWork:
         report: Report | None,
         *,
         natural: bool,
+        memory: Tensor | None = None,
     ) -> Update:
-        """The update that the client sends back; `natural`: the values are a whole model's in natural order."""
+        """The update that the client sends back; `natural`: the values are a whole model's in natural order.
+
+        `memory` stays with the client: whoever keeps it gives it to its next task.
+        """
         if not self.rule.tracks_statistics:
             buffers = task.buffers
         elif self.rule.per_width:  # of the widths up to the task's
@@ -137,4 +141,5 @@ class LocalWork:
             loss=loss,
             report=report,
             natural=natural and task.levels.whole(task.level),
+            memory=memory,
         )

@@ -102,6 +102,7 @@ class KeptFleet:
 
     def __init__(self) -> None:
         self.found: list[Any] = []
+        self.memories: dict[int, torch.Tensor] = {}
 
     def state(self) -> Any:
         return {"now": 3.25, "note": "é"}

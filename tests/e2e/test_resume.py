@@ -66,6 +66,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tup
 
 def _recipe(name: str) -> dict[str, Any]:
     """The recipe of that name, or one for the method of that name."""
+    if name == "momentum":
+        optimizer = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.001, "keep": True}
+        training = {"learning_rate": 0.02, "batch_size": 10, "steps": 2, "optimizer": optimizer}
+        return recipe("dropped", training=training, checkpoint={"every": 1, "keep": 100})
     seconds = 700.0 if name == "fedavg" else 150.0
     return RECIPES.get(name) or recipe("dropped", name, seconds=seconds, checkpoint={"every": 1, "keep": 100})
 
@@ -151,7 +155,7 @@ def test_killed_while_writing_another_file(
     assert left_by(fedgmr.folder / "run") == expected
 
 
-@pytest.mark.parametrize("method", [method for method in BUILT_IN if method not in RECIPES])
+@pytest.mark.parametrize("method", [*(method for method in BUILT_IN if method not in RECIPES), "momentum"])
 def test_every_other_method_too(method: str, fedgmr: Command, undisturbed: Callable[[str], Any]) -> None:
     expected, _ = undisturbed(method)
     write_recipe(fedgmr.folder / f"{method}.json", _recipe(method))
@@ -159,6 +163,14 @@ def test_every_other_method_too(method: str, fedgmr: Command, undisturbed: Calla
     assert fedgmr("run", f"{method}.json", "output=run", before=die).code == KILLED
     _go_on(fedgmr, method)
     assert left_by(fedgmr.folder / "run") == expected
+
+
+def test_checkpoints_have_what_clients_remember(undisturbed: Callable[[str], Any], tmp_path: Path) -> None:
+    newest = max(undisturbed("momentum")[0][3].items())[1]
+    (tmp_path / "checkpoint").write_bytes(newest)
+    held = {name: memory for name, memory in load_file(tmp_path / "checkpoint").items() if name.startswith("memory.")}
+    assert sorted(held) == [f"memory.{client}" for client in range(5)]
+    assert all(abs(memory).max() > 0 for memory in held.values())
 
 
 def test_killed_while_resuming(fedgmr: Command, undisturbed: Callable[[str], Any]) -> None:

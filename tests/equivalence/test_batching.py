@@ -116,6 +116,23 @@ def test_every_other_method_too(method: str) -> None:
     assert _history(chunked) == _history(run)
 
 
+@pytest.mark.parametrize("name", ["reversed", "chunked", "given all in flight"])
+def test_kept_momentum_too(name: str) -> None:
+    optimizer = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.001, "keep": True}
+    training = {"learning_rate": 0.02, "batch_size": 10, "steps": 3, "optimizer": optimizer}
+    run, other, forgetful = (
+        objects(tiny.dropped(), "fedgmr", BRISK, seconds=200.0, training={**training, "optimizer": chosen})
+        for chosen in (optimizer, optimizer, optimizer | {"keep": False})
+    )
+    other.fleet.executor = EXECUTORS[name](other)
+    history = _history(run)
+    assert _history(other) == history
+    assert _history(forgetful)[-1] != history[-1], "what is kept matters"
+    for client, memory in run.fleet.memories.items():
+        assert memory.equal(other.fleet.memories[client])
+    assert sorted(run.fleet.memories) == list(range(5))
+
+
 def _history(run: Assembly) -> list[Any]:
     moments = drive(run)
     assert len(moments) > 3

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +113,43 @@ def test_adam_in_slots() -> None:
     assert far(go(slots, 30), go(plain, 30)) <= 1e-9
 
 
+HEAVY = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.01, "keep": True}
+
+
+def heavy(task: Task, method: str, **more: Any) -> Assembly:
+    """A run whose clients keep their momentum."""
+    training = {"learning_rate": 0.02, "batch_size": 10, "steps": 3, "optimizer": HEAVY}
+    return objects(task, method, FROZEN, links=COARSE, seconds=1e6, training=training, **more)
+
+
+def memories_apart(one: Assembly, other: Assembly) -> float:
+    """The largest distance between what a client remembers in two runs."""
+    found, wanted = one.fleet.memories, other.fleet.memories
+    assert sorted(found) == sorted(wanted) == list(range(len(COARSE)))
+    return max(far(found[client], wanted[client]) for client in wanted)
+
+
+@pytest.mark.parametrize("method", ["fedgmr", "fedrolex", "fjord", "fiarse"])
+@pytest.mark.parametrize("name", TASKS)
+def test_kept_momentum_in_slots(method: str, name: str) -> None:
+    plain, slots = (heavy(TASKS[name](), method) for _ in range(2))
+    slots.fleet.executor = Slots(training_of(slots), 2)
+    assert far(go(slots, 20), go(plain, 20)) <= 1e-9
+    assert memories_apart(slots, plain) <= 1e-8
+
+
+def test_decay_without_momentum_in_slots() -> None:
+    optimizer = {"kind": "sgd", "weight_decay": 0.01}
+    training = {"learning_rate": 0.05, "batch_size": 10, "steps": 3, "optimizer": optimizer}
+    for method in ("fedgmr", "fjord"):
+        plain, slots = (
+            objects(TASKS["linear"](), method, FROZEN, links=COARSE, seconds=1e6, training=training) for _ in range(2)
+        )
+        slots.fleet.executor = Slots(training_of(slots), 2)
+        assert far(go(slots, 10), go(plain, 10)) <= 1e-9
+        assert not slots.fleet.memories
+
+
 def test_widths_in_turn_in_slots() -> None:
     rules = FROZEN | {"local": {"order": "cycle", "widths": [0.2, 1.0]}}
     plain, slots = (objects(TASKS["pictures"](), "fjord", rules, links=COARSE, seconds=1e6) for _ in range(2))
@@ -138,6 +176,7 @@ def test_what_cannot_be_captured() -> None:
     assert PlainSGD().capturable(Adam())
     assert OrderedDropout().capturable(SGD())
     assert not OrderedDropout().capturable(Adam())
+    assert OrderedDropout().capturable(SGD(momentum=0.9))
     assert not OrderedDropout(distillation=True).capturable(SGD())
 
 
@@ -173,3 +212,27 @@ def test_graphs_give_the_same_bits_however_many_slots() -> None:
         for slots in (1, 2, None, None)
     ]
     assert all(torch.equal(model, models[0]) for model in models)
+
+
+@CUDA
+@pytest.mark.parametrize("method", ["fedgmr", "heterofl", "fedrolex", "fjord", "fiarse"])
+@pytest.mark.parametrize("name", TASKS)
+def test_kept_momentum_in_graphs(method: str, name: str) -> None:
+    plain, graphed = (
+        heavy(TASKS[name](), method, device="cuda", execution={"executor": executor})
+        for executor in ("sequential", "graphed")
+    )
+    assert far(go(graphed, 30), go(plain, 30)) <= 1e-9
+    assert memories_apart(graphed, plain) <= 1e-8
+
+
+@CUDA
+def test_kept_momentum_has_the_same_bits_however_many_slots() -> None:
+    runs = [
+        heavy(tiny.dropped(), "fedgmr", execution={"executor": "graphed", "slots": slots}, device="cuda")
+        for slots in (1, 2, None, None)
+    ]
+    models = [go(run, 20) for run in runs]
+    assert all(torch.equal(model, models[0]) for model in models)
+    for run in runs[1:]:
+        assert memories_apart(run, runs[0]) == 0.0

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -326,3 +327,34 @@ def test_state_is_plain_data_and_restores_the_fleet() -> None:
     assert play(resumed, 8) == play(original, 8)
     assert resumed.network.uplink_free == original.network.uplink_free
     assert resumed.network.known_maps == original.network.known_maps != {}
+
+
+class Counting(Echo):
+    """Trains ahead; a client remembers how many tasks it has done."""
+
+    ahead = True
+
+    def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
+        known = [0.0 if task.memory is None else task.memory.item() for task in tasks]
+        updates = super().train(tasks)
+        return [replace(update, memory=torch.tensor(n + 1)) for update, n in zip(updates, known, strict=True)]
+
+
+def test_a_client_remembers_what_was_collected() -> None:
+    at = fleet(1.0, 5.0)
+    at.executor = Counting()
+    at.dispatch([task(0), task(1)], tick=0)
+    at.collect(until=9.0, arrivals=1)
+    assert at.memories == {0: 1.0}, "client 1 is trained and has not arrived"
+    at.dispatch([task(0)], tick=1)
+    at.collect(until=9.0, arrivals=1)
+    assert at.memories == {0: 2.0}
+
+    resumed = fleet(1.0, 5.0)
+    resumed.executor = Counting()
+    resumed.memories |= at.memories
+    resumed.restore(at.state(), {1: task(1)}, tick=2)
+    for each in (at, resumed):
+        each.dispatch([task(0)], tick=2)
+        each.collect(until=9.0, arrivals=2)
+        assert each.memories == {0: 3.0, 1: 1.0}

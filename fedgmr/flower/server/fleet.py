@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask, News, Update
@@ -59,6 +60,7 @@ class FlowerFleet:
         self.bytes_down, self.bytes_up = [0] * clients, [0] * clients
         self.bytes_server = 0  # left for the SuperLink: what several nodes share counts once
         self.refused: Counter[str] = Counter()
+        self.memories: dict[int, Tensor] = {}  # nodes keep their own
         self.journal = Journal(directory, lambda: self.now)
         self._inbox = clock.mailbox()
         self.threads = GridThreads(grid, clock, self._inbox, look=LOOK)

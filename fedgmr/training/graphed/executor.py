@@ -87,9 +87,9 @@ class GraphedExecutor:
             with torch.cuda.stream(slot.stream):
                 rows_drawn = None if drawn is None else drawn[number]
                 update = slot.train(tasks[number], batches[number], rows_drawn, losses[number])
-            update.values.record_stream(main)
-            if len(update.buffers):
-                update.buffers.record_stream(main)
+            for tensor in (update.values, update.buffers, update.memory):
+                if tensor is not None and len(tensor):
+                    tensor.record_stream(main)
             updates[number] = update
         for slot in self._slots:
             if slot.stream is not None:

@@ -1,8 +1,8 @@
 """A workspace whose memory never moves: what a captured CUDA graph reads and writes.
 
-Everything that changes from task to task (values, mask, learning rate) is copied into the same places. For plain SGD
-the learning rate and the mask are one vector, the rate inside the sub-model and zero outside: a step is w - rates·g and
-needs no mask. Read next: `slot.py`, which captures and replays.
+Everything that changes from task to task (values, mask, learning rate, momentum) is copied into the same places. For
+plain SGD the learning rate and the mask are one vector, the rate inside the sub-model and zero outside: a step is
+w - rates·g and needs no mask. Read next: `slot.py`, which captures and replays.
 """
 
 import torch
@@ -17,10 +17,11 @@ from fedgmr.training.thresholds import Dropping
 
 
 class _Rates:
-    """The learning rate and the mask of one module's tasks, in memory that stays."""
+    """The learning rate, the mask and the velocity of one module's tasks, in memory that stays."""
 
-    def __init__(self, module: FlatModule) -> None:
+    def __init__(self, module: FlatModule, *, velocity: bool) -> None:
         flat = module.flat
+        self.velocity = torch.zeros_like(flat) if velocity else None
         self.flat_rates = torch.zeros_like(flat)
         self.rates = module.views(self.flat_rates)
         self.rate = torch.zeros((), dtype=flat.dtype, device=flat.device)
@@ -67,7 +68,9 @@ class StaticWorkspace(Workspace):
 
     def _submodel(self, cut: Cut, mask: BitMask | None) -> SubModel:
         if cut.module not in self._rates:
-            self._rates[cut.module] = _Rates(cut.module)
+            self._rates[cut.module] = _Rates(cut.module, velocity=self._moments is not None)
+        if self._moments is not None:
+            self._moments.of(cut, room=self._rates[cut.module].velocity)
         self._rates[cut.module].set(self.task.learning_rate, cut.outside, keep_mask=self._keep_mask)
         return self._static_submodel(cut)
 
@@ -80,5 +83,6 @@ class StaticWorkspace(Workspace):
             descent=self._descent,
             outside=memory.outside if self._keep_mask else None,
             rates=memory.rates if self.optimizer.plain else None,
+            velocity=memory.velocity,
             dropping=self._dropping,
         )

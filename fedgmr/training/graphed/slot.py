@@ -51,7 +51,7 @@ class Slot:
                 work.seed_draws(task)
                 self._all_steps(task, levels, batches, drawn, loss)
         values, buffers = workspace.finish(natural=True)
-        return work.update(task, values, buffers, loss, report, natural=True)
+        return work.update(task, values, buffers, loss, report, natural=True, memory=workspace.memory())
 
     def _knows_all(self, levels: Sequence[int]) -> bool:
         count = len(levels) if len(set(levels)) == 1 else 1
@@ -90,7 +90,10 @@ class Slot:
 
     def _captured(self, task: ClientTask, level: int, count: int) -> torch.cuda.CUDAGraph:
         module = self.workspace.opened.cut.module
-        flat, buffers = module.flat.clone(), module.buffers.clone()
+        moving = [module.flat, module.buffers]
+        if self.workspace.opened.velocity is not None:
+            moving.append(self.workspace.opened.velocity)
+        before_steps = [tensor.clone() for tensor in moving]
         generator = _generator(self.work.device)
         before = generator.get_offset()
         for _ in range(_WARM_UPS):
@@ -105,8 +108,8 @@ class Slot:
             torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local"),
         ):
             self._steps(level, count)
-        module.flat.copy_(flat)
-        module.buffers.copy_(buffers)
+        for tensor, start in zip(moving, before_steps, strict=True):
+            tensor.copy_(start)
         self._mark_absent(task.client)
         if self._draws is not None:
             with self._own_draws():

@@ -47,4 +47,4 @@ class SequentialExecutor:
             ]
             values, buffers = workspace.finish(natural=self.natural)
         loss = float(work.mean_loss(losses, values))
-        return work.update(task, values, buffers, loss, report, natural=self.natural)
+        return work.update(task, values, buffers, loss, report, natural=self.natural, memory=workspace.memory())

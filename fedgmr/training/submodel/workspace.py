@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask
-from fedgmr.training.optimizers import SGD, Descent, Optimizer
+from fedgmr.training.optimizers import SGD, Descent, Moments, Optimizer
 from fedgmr.training.submodel.cut import BitMask, Cut, Cutter
 from fedgmr.training.submodel.flat_module import FlatModule
 from fedgmr.training.thresholds import Dropping
@@ -34,6 +34,7 @@ class SubModel:
     outside: Tensor | None  # bool, the entries of `flat` that stay zero; None where all of it is trained
     mask: BitMask | None = None  # the same as bits, on a CPU
     rates: Sequence[Tensor] | None = None  # per parameter: the rate inside, zero outside, so SGD needs no mask
+    velocity: Tensor | None = None  # the optimiser's momentum, beside `flat`; what it has outside is never used
     dropping: Dropping = Dropping()
 
     @property
@@ -99,13 +100,16 @@ class Workspace:
         self._used: set[nn.Module] = set()  # modules that the task has opened
         self._loss: Loss
         self._descent: Descent
+        self._moments: Moments | None  # the velocity, where the optimiser has one
         self._buffers: Tensor
 
     def begin(self, task: ClientTask, loss: Loss) -> None:
         """Take up a task with the client's loss."""
         self.task, self._loss, self._descent = task, loss, self.optimizer.begin(task.model)
         self._buffers = task.buffers.clone() if len(task.buffers) else task.buffers
-        self._opened = self._state = None
+        self._opened = self._state = self._moments = None
+        if self.optimizer.memory in ("velocity", "kept"):
+            self._moments = Moments(task.model, 1, _remembered(task))
         self._used.clear()
 
     def open(self, level: int | None = None) -> SubModel:
@@ -138,6 +142,12 @@ class Workspace:
         assert self._state is not None
         return self._state if natural else self.task.levels.pack(self._state, self.task.level), self._buffers
 
+    def memory(self) -> Tensor | None:
+        """The memory that the client takes into its next task, in natural order; zero outside this sub-model."""
+        if self._moments is None or self.optimizer.memory != "kept":
+            return None
+        return self._moments.whole()[0]
+
     def cut(self, level: int) -> Cut:
         """Find or make the cut of a level of the task's map."""
         version = self.task.map_version
@@ -157,6 +167,7 @@ class Workspace:
             descent=self._descent,
             outside=cut.outside,
             mask=mask,
+            velocity=None if self._moments is None else self._moments.of(cut)[0],
         )
 
     def _reset(self, module: FlatModule) -> None:
@@ -186,3 +197,12 @@ class Workspace:
             self._buffers.copy_(cut.module.buffers)
         else:
             self._buffers[cut.statistics] = cut.module.buffers
+
+
+def _remembered(task: ClientTask) -> list[Tensor] | None:
+    """A copy of the memory that the client brings along, without the coordinates that have left its sub-model."""
+    if task.memory is None:
+        return None
+    if task.levels.whole(task.level):
+        return [task.memory.clone()]
+    return [task.memory.masked_fill(task.levels.levels > task.level, 0)]
