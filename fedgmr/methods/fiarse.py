@@ -10,7 +10,7 @@ from fedgmr.methods.method import Method
 from fedgmr.server.aggregation import MaskAware
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Synchronous
-from fedgmr.submodels.rankings import Threshold
+from fedgmr.submodels.threshold import Threshold
 from fedgmr.training.rules import ThresholdedSGD
 
 FIARSE = Method(

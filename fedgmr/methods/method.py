@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.rules import ServerRules
 from fedgmr.submodels.levels import Ladder
-from fedgmr.submodels.rankings import Threshold
+from fedgmr.submodels.threshold import Threshold
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
 
@@ -43,6 +43,8 @@ class Method(ServerRules):
             raise ValueError(f"local is thresholded_sgd and ranking is {self.ranking.kind}: give ranking: threshold.")
         if isinstance(self.local, ThresholdedSGD) and self.local.scope != getattr(self.ranking, "scope", None):
             raise ValueError(f"local.scope is {self.local.scope}: give ranking.scope the same, {self.local.scope}.")
+        if isinstance(self.local, ThresholdedSGD) and self.local.ranks != getattr(self.ranking, "ranks", None):
+            raise ValueError(f"local.ranks is {self.local.ranks}: give ranking.ranks the same, {self.local.ranks}.")
         if isinstance(self.local, OrderedDropout) and self.local.distillation and len(self.levels_in_ladder) == 1:
             raise ValueError("local.distillation is true and the ladder has one width: there is none to distil to.")
         unknown = set(getattr(self.local, "widths", None) or ()).difference(self.ladder)

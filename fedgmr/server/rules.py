@@ -15,7 +15,8 @@ from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.restoration import FixedTime, Restoration, Saturation
 from fedgmr.server.staleness import Constant, Hinge, Polynomial, Staleness
 from fedgmr.submodels.levels import Ladder, check_ladder
-from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Taylor, Threshold
+from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Taylor
+from fedgmr.submodels.threshold import Threshold
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix
 
 

@@ -3,7 +3,8 @@
 A ranking makes a LevelMap from the server's state. Unstructured rankings score single coordinates: by Taylor importance
 ((W_k - W_{k-1})·W_k)², by magnitude, at random. Their scope is global with a floor: every prunable tensor keeps a share
 at level 0, because a purely global ranking deletes whole layers. Before the first merge they rank within each tensor by
-magnitude (A8). Read next: `widths.py`, the rankings by channel width; `selection.py`, which counts the levels.
+magnitude (A8). Read next: `threshold.py`, FIARSE's ranking; `widths.py`, the rankings by channel width; `selection.py`,
+which counts the levels.
 """
 
 from collections.abc import Sequence
@@ -91,10 +92,10 @@ class _Unstructured:
         """The level map for these inputs."""
         scores = self._scores(inputs)
         if scores is None:
-            return _within_tensors(inputs, inputs.layout.prunable, self.floor)
+            return within_tensors(inputs, inputs.layout.prunable, self.floor)
         if self.refresh == "grow_only" and inputs.current is not None:
             return self._grown(scores, inputs, inputs.current)
-        return self._across_tensors(scores, inputs)
+        return across_tensors(scores, inputs, inputs.layout.prunable, self.floor)
 
     def due(self, tick: int, interval: int) -> bool:
         """Every `interval` ticks."""
@@ -108,28 +109,9 @@ class _Unstructured:
         """Float [N], higher is more important; None where there is nothing to score by yet."""
         raise NotImplementedError
 
-    def _across_tensors(self, scores: Tensor, inputs: RankingInputs) -> LevelMap:
-        """Keep the highest scores of the whole model, but first of all the highest of each prunable tensor."""
-        layout, ladder, ties = inputs.layout, inputs.ladder, inputs.model.abs()
-        kept = kept_counts(ladder, layout.prunable_size)
-        floors = [tensor.floor_count(self.floor) for tensor in layout.prunable]
-        if sum(floors) > kept[0]:  # the floors compete with each other, by magnitude
-            always = layout.always.to(scores.device)
-            return LevelMap.from_scores(self._lifted(scores, inputs), ladder, always, ties=ties)
-        parts = [(tensor.start, tensor.stop) for tensor in layout.prunable]
-        levels = Selection([scores, ties]).cut_across(parts, floors, kept)
-        return LevelMap(levels, ladder, counted=tuple(layout.size - layout.prunable_size + n for n in kept))
-
-    def _lifted(self, scores: Tensor, inputs: RankingInputs) -> Tensor:
-        """Scores in which the floor of every prunable tensor, and what is always kept, outranks everything else."""
-        parts = [(tensor.start, tensor.stop) for tensor in inputs.layout.prunable]
-        floors = [[tensor.floor_count(self.floor)] for tensor in inputs.layout.prunable]
-        first = Selection([scores, inputs.model.abs()]).cut_within(parts, floors)
-        return scores.index_fill(0, positions(first, 0), torch.inf)
-
     def _grown(self, scores: Tensor, inputs: RankingInputs, current: LevelMap) -> LevelMap:
         """Re-rank only between the levels that clients have; their sub-models stay exactly as they are."""
-        scores = self._lifted(scores, inputs)
+        scores = _lifted(scores, inputs, inputs.layout.prunable, self.floor)
         ties = torch.where(inputs.layout.always.to(scores.device), torch.inf, inputs.model.abs())
         levels = current.levels.clone()
         below = -1
@@ -201,40 +183,8 @@ class Random(_Unstructured):
         return torch.from_numpy(draw).to(inputs.model.device)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Threshold:
-    """FIARSE: the magnitude of the current model; biases are ranked too, normalisation parameters are always kept.
-
-    The literal global threshold deletes whole layers at initialisation (section 2.6); `layerwise` ranks within each
-    tensor.
-    """
-
-    kind: ClassVar[str] = "threshold"
-    scope: Literal["global", "layerwise"] = field(
-        default="global", metadata={"help": "one threshold for the model, or one per tensor"}
-    )
-
-    def rank(self, inputs: RankingInputs) -> LevelMap:
-        """The level map of the current magnitudes."""
-        ranked = [tensor for tensor in inputs.layout.parameters if not tensor.norm]
-        if self.scope == "layerwise":
-            return _within_tensors(inputs, ranked, floor=0.0)
-        always = torch.ones(inputs.layout.size, dtype=torch.bool, device=inputs.model.device)
-        for tensor in ranked:
-            always[tensor.start : tensor.stop] = False
-        return LevelMap.from_scores(inputs.model.abs(), inputs.ladder, always)
-
-    def due(self, tick: int, interval: int) -> bool:
-        """Every tick: a client's threshold comes from the model that it receives."""
-        return True
-
-    def ladder(self, ladder: Ladder) -> Ladder:
-        """The given one."""
-        return ladder
-
-
-def _within_tensors(inputs: RankingInputs, tensors: Sequence[TensorPlace], floor: float) -> LevelMap:
-    """Magnitude within each tensor at uniform density; the largest takes up the rounding, so totals are exact."""
+def within_tensors(inputs: RankingInputs, tensors: Sequence[TensorPlace], floor: float) -> LevelMap:
+    """Rank by magnitude within each tensor at uniform density; the largest takes up the rounding: totals are exact."""
     ladder = inputs.ladder
     left = kept_counts(ladder, sum(tensor.size for tensor in tensors))
     ends: dict[int, list[int]] = {}
@@ -249,3 +199,27 @@ def _within_tensors(inputs: RankingInputs, tensors: Sequence[TensorPlace], floor
     outside = inputs.layout.size - sum(tensor.size for tensor in tensors)
     levels = Selection([inputs.model.abs()]).cut_within(parts, counts)
     return LevelMap(levels, ladder, counted=tuple(outside + sum(kept) for kept in zip(*counts, strict=True)))
+
+
+def across_tensors(scores: Tensor, inputs: RankingInputs, tensors: Sequence[TensorPlace], floor: float) -> LevelMap:
+    """Keep the highest scores of these tensors together, but first of all the share `floor` of each; all others too."""
+    ladder, ties = inputs.ladder, inputs.model.abs()
+    ranked = sum(tensor.size for tensor in tensors)
+    kept, outside = kept_counts(ladder, ranked), inputs.layout.size - ranked
+    floors = [tensor.floor_count(floor) for tensor in tensors]
+    parts = [(tensor.start, tensor.stop) for tensor in tensors]
+    if sum(floors) > kept[0]:  # the floors compete with each other, by magnitude
+        always = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
+        for start, stop in parts:
+            always[start:stop] = False
+        return LevelMap.from_scores(_lifted(scores, inputs, tensors, floor), ladder, always, ties=ties)
+    levels = Selection([scores, ties]).cut_across(parts, floors, kept)
+    return LevelMap(levels, ladder, counted=tuple(outside + n for n in kept))
+
+
+def _lifted(scores: Tensor, inputs: RankingInputs, tensors: Sequence[TensorPlace], floor: float) -> Tensor:
+    """Scores in which the floor of each of these tensors, and everything else, outranks the rest of them."""
+    parts = [(tensor.start, tensor.stop) for tensor in tensors]
+    floors = [[tensor.floor_count(floor)] for tensor in tensors]
+    first = Selection([scores, inputs.model.abs()]).cut_within(parts, floors)
+    return scores.index_fill(0, positions(first, 0), torch.inf)

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from fedgmr.exchange import ClientTask
 from fedgmr.seeding import generator
+from fedgmr.submodels.layout import TensorPlace
 from fedgmr.training.optimizers import Optimizer
 from fedgmr.training.submodel.workspace import SubModel, Workspace
 
@@ -212,11 +213,16 @@ class ThresholdedSGD(LocalRule):
     norm: Literal["running", "static", "batch"] = field(default="static", metadata={"help": "as for width_sgd"})
     derivative: bool = field(default=True, metadata={"help": "false: leave the mask's derivative out"})
     scope: Literal["global", "layerwise"] = field(default="global", metadata={"help": "one theta, or one per tensor"})
+    ranks: Literal["everything", "prunable"] = field(
+        default="everything", metadata={"help": "the weights that have a theta: as in the ranking"}
+    )
 
     @property
     def stacking(self) -> Stacking | None:
-        """The weights above the client's threshold take part; a stack has one threshold per client."""
-        return Stacking(mode="threshold", derivative=self.derivative) if self.scope == "global" else None
+        """The weights above the client's threshold take part; a stack has one threshold per client, for all of them."""
+        if self.scope != "global" or self.ranks != "everything":
+            return None
+        return Stacking(mode="threshold", derivative=self.derivative)
 
     def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
         """One step of the kept weights."""
@@ -228,11 +234,11 @@ class ThresholdedSGD(LocalRule):
         return loss.detach()
 
     def _thresholds(self, sub: SubModel) -> list[Tensor | None]:
-        """Theta per parameter, from the sub-model as received; None for normalisation parameters, never masked."""
+        """Theta per parameter, from the sub-model as received; None for what is not ranked, which is never masked."""
         if "thetas" not in sub.notes:
             places = sub.cut.module.layout.parameters
             smallest = [
-                None if place.norm else _smallest(parameter.detach(), outside)
+                _smallest(parameter.detach(), outside) if self._ranked(place) else None
                 for place, parameter, outside in zip(places, sub.parameters, sub.masks, strict=True)
             ]
             ranked = [theta for theta in smallest if theta is not None]
@@ -241,6 +247,9 @@ class ThresholdedSGD(LocalRule):
             sub.notes["thetas"] = [theta if layerwise or theta is None else least for theta in smallest]
         thetas: list[Tensor | None] = sub.notes["thetas"]
         return thetas
+
+    def _ranked(self, place: TensorPlace) -> bool:
+        return place.prunable if self.ranks == "prunable" else not place.norm
 
 
 def _smallest(weight: Tensor, outside: Tensor | None) -> Tensor:

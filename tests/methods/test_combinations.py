@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from fedgmr import FleetSettings, Link, Method, Task, named_method, simulate
 from fedgmr.recipe import recipe_from
 from fedgmr.server.restoration import Saturation
-from fedgmr.submodels.rankings import FullModel, Magnitude, Threshold
+from fedgmr.submodels.rankings import FullModel, Magnitude
+from fedgmr.submodels.threshold import Threshold
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix
 from fedgmr.training.rules import OrderedDropout, ThresholdedSGD, WidthSGD
 
@@ -143,6 +144,8 @@ def test_methods_composed_in_python_are_checked_too() -> None:
         compose(ranking=Magnitude(), local=ThresholdedSGD())
     with pytest.raises(ValueError, match=r"give ranking\.scope the same"):
         compose(ranking=Threshold(scope="layerwise"), local=ThresholdedSGD())
+    with pytest.raises(ValueError, match=r"local\.ranks is everything: give ranking\.ranks the same, everything"):
+        compose(ranking=Threshold(ranks="prunable"), local=ThresholdedSGD())
     with pytest.raises(ValueError, match="holds the whole model"):
         compose(ranking=FullModel(), restoration=Saturation())
     with pytest.raises(ValueError, match="not increasing"):

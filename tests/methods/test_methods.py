@@ -26,7 +26,8 @@ from fedgmr.server.restoration import Saturation
 from fedgmr.server.staleness import Polynomial
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
-from fedgmr.submodels.rankings import FullModel, Taylor, Threshold
+from fedgmr.submodels.rankings import FullModel, Taylor
+from fedgmr.submodels.threshold import Threshold
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix
 from fedgmr.training.rules import OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
 from fedgmr.wire import map_bytes, update_bytes, values_bytes

@@ -1,5 +1,7 @@
 """FIARSE's ranking: magnitudes of the current model, biases with the weights, norms always; anew at every tick."""
 
+from typing import Any
+
 import pytest
 import torch
 from e2e import tiny
@@ -8,16 +10,17 @@ from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
-from fedgmr.submodels.rankings import Magnitude, RankingInputs, Threshold
+from fedgmr.submodels.rankings import Magnitude, RankingInputs
+from fedgmr.submodels.threshold import Threshold
 from fedgmr.training.thresholds import Dropping
 
 
 def rank(
-    layout: Layout, model: list[float] | Tensor, ladder: tuple[float, ...], *, scope: str = "global", tick: int = 0
+    layout: Layout, model: list[float] | Tensor, ladder: tuple[float, ...], *, tick: int = 0, **settings: Any
 ) -> LevelMap:
     values = torch.as_tensor(model, dtype=torch.float32)
     inputs = RankingInputs(layout=layout, ladder=ladder, model=values, tick=tick)
-    return Threshold(scope=scope).rank(inputs)  # type: ignore[arg-type]
+    return Threshold(**settings).rank(inputs)
 
 
 def test_biases_are_ranked_with_the_weights() -> None:
@@ -48,6 +51,31 @@ def test_one_threshold_may_empty_a_layer() -> None:
     assert levels.mask(0).nonzero().view(-1).tolist() == [19]
     assert (levels.levels == 1).nonzero().view(-1).tolist() == [10, 11, *range(12, 19)]
     assert not levels.mask(0)[:12].any(), "there is no floor"
+
+
+def test_a_floor_saves_the_layer() -> None:
+    # A quarter of each tensor comes first: 3 of 12 and 2 of 8. At 0.05 of 20 the floors compete by size.
+    layout = Layout.of(nn.Sequential(nn.Linear(12, 1, bias=False), nn.Linear(8, 1, bias=False)))
+    model = torch.cat([torch.linspace(0.01, 0.02, 12), torch.linspace(1, 2, 8)])
+    levels = rank(layout, model, (0.05, 0.25, 0.5, 1.0), floor=0.25)
+    assert levels.sizes == (1, 5, 10, 20)
+    assert levels.mask(0).nonzero().view(-1).tolist() == [19]
+    assert levels.mask(1).nonzero().view(-1).tolist() == [9, 10, 11, 18, 19]
+    assert levels.mask(2).nonzero().view(-1).tolist() == [9, 10, 11, *range(13, 20)]
+    # Layerwise, 0.05 of each is one weight, but the floor says 3 and 2.
+    assert rank(layout, model, (0.05, 1.0), scope="layerwise", floor=0.25).sizes == (5, 20)
+
+
+@pytest.mark.parametrize("scope", ["global", "layerwise"])
+def test_only_prunable_weights_may_be_ranked(scope: str) -> None:
+    # Two of the four weights of the first layer; its biases and the second layer, which is kept, are in every level.
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, bias=False))
+    layout = Layout.of(net, keep=("1.weight",))
+    levels = rank(layout, [1, -4, 3, 2, 0, 0, 0, 0], (0.5, 1.0), scope=scope, ranks="prunable")
+    assert levels.levels.tolist() == [1, 0, 0, 1, 0, 0, 0, 0]
+    assert levels.sizes == (6, 8)
+    floored = rank(layout, [1, -4, 3, 2, 0, 0, 0, 0], (0.5, 1.0), scope=scope, ranks="prunable", floor=0.25)
+    assert floored.levels.tolist() == levels.levels.tolist()
 
 
 def test_layerwise_keeps_its_share_of_every_tensor() -> None:

@@ -190,6 +190,21 @@ def test_a_tensor_outside_the_sub_model_stays_zero(scope: Any) -> None:
     assert update.values[1] == pytest.approx(0.2 - 0.015)  # frozen after the first step
 
 
+@pytest.mark.parametrize("scope", ["global", "layerwise"])
+def test_a_tensor_that_is_not_ranked_is_neither_masked_nor_scaled(scope: Any) -> None:
+    # Theta is the smallest weight, 0.2, whatever the bias is: factors 1 + 0.12 / 0.25 and 1.5, and 1 for the bias.
+    task = ones_task(2, bias=True)
+    rule = ThresholdedSGD(scope=scope, ranks="prunable")
+    first = work(task, model=torch.tensor([0.3, 0.2, 0.05]))
+    assert masked(task, rule).train([first])[0].values.tolist() == pytest.approx([0.152, 0.05, -0.05])
+    # Nothing is left to move but the bias.
+    assert masked(task, rule, steps=3).train([first])[0].values.tolist() == pytest.approx([0.152, 0.05, -0.25])
+    kept = replace(task, keep=("weight",), prune=("bias",))
+    job = work(kept, model=torch.tensor([0.3, 0.2, 0.05]))
+    # The other way round: only the bias has a theta, 0.05.
+    assert masked(kept, rule).train([job])[0].values.tolist() == pytest.approx([0.2, 0.1, 0.05 - 0.15])
+
+
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.BatchNorm1d])
 def test_normalisation_parameters_are_neither_masked_nor_scaled(norm: Callable[[int], nn.Module]) -> None:
     # All of them are smaller than theta = 0.1. The loss is the mean of three outputs: the biases' gradient is a third.

@@ -242,7 +242,9 @@ def test_other_nets_are_not_stacked(name: str) -> None:
 
 def test_rules_in_stacks() -> None:
     rules = (PlainSGD(proximal=0.1), WidthSGD(scaler=True), OrderedDropout(distillation=True))
-    assert all(rule.stacking is None for rule in (*rules, ThresholdedSGD(scope="layerwise")))
+    assert all(
+        rule.stacking is None for rule in (*rules, ThresholdedSGD(scope="layerwise"), ThresholdedSGD(ranks="prunable"))
+    )
     assert all(rule.stacking for rule in (PlainSGD(), WidthSGD(), OrderedDropout(), ThresholdedSGD()))
 
 

@@ -112,6 +112,7 @@ RULES: dict[str, LocalRule] = {
     "proximal": PlainSGD(proximal=0.3),
     "thresholded": ThresholdedSGD(),
     "thresholded, layerwise": ThresholdedSGD(scope="layerwise", derivative=False),
+    "thresholded, prunable": ThresholdedSGD(ranks="prunable"),
 }
 
 
