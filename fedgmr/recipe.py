@@ -5,7 +5,7 @@ next: `settings/build.py`, which makes recipes from plain data, and `experiments
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib import resources
 from math import isfinite
@@ -19,7 +19,8 @@ from fedgmr.methods import Method, named_method
 from fedgmr.server.coordination import Participation
 from fedgmr.settings.build import build
 from fedgmr.settings.refusals import SettingError, suggestion
-from fedgmr.settings.schema import schema
+from fedgmr.settings.schema import plain, schema
+from fedgmr.settings.slots import keys_of
 from fedgmr.settings.text import apply_overrides, read_mapping
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
 from fedgmr.training.execution import ExecutionSettings
@@ -27,6 +28,7 @@ from fedgmr.training.schedules import TrainingSettings
 
 SCHEMA_VERSION = 2
 _NAMED = ("method", "task", "fleet")  # sections for which a recipe may give the name alone
+TUNED = ("task", "partition", "fleet", "network", "training", "evaluation")  # sections that `methods` may change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,36 +119,91 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
     """Make the recipe that plain data describes; `plain` in `settings/schema.py` is the inverse.
 
     Args:
-        data: a recipe; its section `methods` holds settings by method name or pattern, used for the method that runs.
+        data: a recipe; its section `methods` holds settings by method name or pattern, used for the method that runs,
+            and beside them sections of the recipe that are changed for it.
         overrides: settings `key=value`, applied last.
         method: the method to run instead of the recipe's.
     """
     data = dict(data)
     if method is not None:
         data["method"] = method
-    data = apply_overrides(data, overrides, named=_NAMED)
-    version = data.get("schema_version", SCHEMA_VERSION)
+    settled = apply_overrides(data, overrides, named=_NAMED)
+    version = settled.get("schema_version", SCHEMA_VERSION)
     if isinstance(version, int) and version != SCHEMA_VERSION:  # its keys may be others, so this comes first
         fix = "; tools/rewrite_results.py rewrites kept runs" if version < SCHEMA_VERSION else ""
         raise SettingError(f"schema_version is {version}: this release reads version {SCHEMA_VERSION}{fix}.")
-    for key in _NAMED:
-        if isinstance(data.get(key), str):
-            data[key] = {"name": data[key]}
-    tuned = data.pop("methods", {})
+    tuned = settled.get("methods", {})
     if not isinstance(tuned, Mapping):
         raise SettingError(f"methods is {tuned!r}: give a mapping from method names to their settings.")
-    for pattern, settings in tuned.items():
+    name, given = _named(settled.get("method"))
+    sections = _tuned_sections(data, tuned, name)
+    if sections:
+        settled = apply_overrides(data | sections, overrides, named=_NAMED)
+    rules = {pattern: {k: v for k, v in settings.items() if k not in TUNED} for pattern, settings in tuned.items()}
+    for pattern, settings in rules.items():
         if "*" not in pattern:
-            # A mistake is refused even where another method runs.
             named_method(pattern, settings, path=f"methods.{pattern}")
-    if isinstance(data.get("method"), Mapping):
-        given = dict(data["method"])
-        if "name" not in given:
-            raise SettingError("method.name is missing: name a method, see `fedgmr list`.")
-        name = str(given.pop("name"))
-        tunings = [settings for pattern, settings in tuned.items() if fnmatchcase(name, pattern)]
-        data["method"] = named_method(name, *tunings, given)
-    return build(Recipe, data)
+        elif ":" not in pattern and not fnmatchcase(name or "", pattern):
+            _refuse_unknown(pattern, settings)
+    settled.pop("methods", None)
+    for key in _NAMED:
+        if isinstance(settled.get(key), str):
+            settled[key] = {"name": settled[key]}
+    if name is not None:
+        tunings = [settings for pattern, settings in rules.items() if fnmatchcase(name, pattern)]
+        settled["method"] = named_method(name, *tunings, given)
+    return build(Recipe, settled)
+
+
+def _named(method: Any) -> tuple[str | None, dict[str, Any]]:
+    """A section `method` as the method's name and its settings; no name where it is no such section."""
+    if isinstance(method, str):
+        return method, {}
+    if not isinstance(method, Mapping):
+        return None, {}
+    if "name" not in method:
+        raise SettingError("method.name is missing: name a method, see `fedgmr list`.")
+    return str(method["name"]), {key: value for key, value in method.items() if key != "name"}
+
+
+def _tuned_sections(data: Mapping[str, Any], tuned: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    """The sections of a recipe that `methods` changes for the method that runs, as plain data.
+
+    A mistake is refused even where another method runs.
+    """
+    for pattern, settings in tuned.items():
+        if not isinstance(settings, Mapping):
+            raise SettingError(f"methods.{pattern} is {settings!r}: give a mapping of settings.")
+    if not any(key in settings for settings in tuned.values() for key in TUNED):
+        return {}
+    # Of the sections alone: what they must agree on with the method is checked with the method.
+    any_other = Recipe(seconds=1.0, task=TaskSettings(name=""), method=Method(name=""))
+    given = {key: data[key] for key in TUNED if key in data}
+    base = merged = build(Recipe, _with_names(given), base=any_other)
+    changed: dict[str, Any] = {}
+    for pattern, settings in tuned.items():
+        sections = _with_names({key: settings[key] for key in TUNED if key in settings})
+        matches = name is not None and fnmatchcase(name, pattern)
+        built = build(Recipe, sections, path=f"methods.{pattern}", base=merged if matches else base)
+        if matches:
+            # Options of a task are no fields, so they are not merged yet.
+            options = {**merged.task.options, **built.task.options}
+            merged = replace(built, task=replace(built.task, options=options))
+            changed |= sections
+    whole = plain(merged)
+    return {key: whole[key] for key in changed}
+
+
+def _with_names(sections: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: {"name": s} if key in _NAMED and isinstance(s, str) else s for key, s in sections.items()}
+
+
+def _refuse_unknown(pattern: str, settings: Mapping[str, Any]) -> None:
+    known = keys_of(Method)
+    for key in settings:
+        if key not in known:
+            fix = suggestion(key, [*known, *TUNED], f"methods.{pattern}.")
+            raise SettingError(f"methods.{pattern}.{key} is not a known key: {fix}")
 
 
 def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -175,12 +232,13 @@ def recipe_schema() -> dict[str, Any]:
     """Describe recipe files as JSON Schema, for editors."""
     whole = schema(Recipe)
     properties = whole["properties"]
-    method = properties["method"]
+    method, sections = properties["method"], dict(properties)
     for key in _NAMED:
         properties[key] = {"anyOf": [{"type": "string", "description": "a name"}, properties[key]]}
+    tuned = {**method["properties"], **{key: {**sections[key], "required": []} for key in TUNED}}
     properties["methods"] = {
         "type": "object",
         "description": "settings by method name, used for whichever method runs",
-        "additionalProperties": {**method, "required": []},
+        "additionalProperties": {**method, "properties": tuned, "required": []},
     }
     return whole

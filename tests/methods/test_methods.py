@@ -17,7 +17,7 @@ from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
 from fedgmr.experiments.sweep import grid_points, plan_comparison
 from fedgmr.federation import federate
 from fedgmr.methods import BUILT_IN, PAPER, PLUGGED
-from fedgmr.recipe import recipe_from
+from fedgmr.recipe import recipe_from, recipe_schema
 from fedgmr.server.aggregation import MaskAware, Mixing
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous, Synchronous
@@ -29,7 +29,10 @@ from fedgmr.settings.schema import plain
 from fedgmr.submodels.rankings import FullModel, Taylor
 from fedgmr.submodels.threshold import Threshold
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix
+from fedgmr.tasks.partition import IID, Dirichlet
+from fedgmr.training.optimizers import Adam
 from fedgmr.training.rules import OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
+from fedgmr.training.schedules import TrainingSettings
 from fedgmr.wire import map_bytes, update_bytes, values_bytes
 
 SUB_MODEL = ("heterofl", "fjord", "fedrolex", "fiarse")
@@ -178,6 +181,74 @@ def test_settings_by_method_reach_plugged_methods_too() -> None:
     methods = {name: recipe_from(data, method=name).method for name in names}
     assert [methods[name].interval for name in names] == [3, 25, 3]
     assert [getattr(methods[name].local, "distillation", None) for name in names] == [True, True, None]
+
+
+SECTIONS = {
+    "task": {"name": "mnist5k", "options": {"root": "here", "size": 1}},
+    "partition": {"kind": "dirichlet", "alpha": 0.3, "min_samples": 7},
+    "fleet": "low",
+    "training": {"learning_rate": 0.02, "steps": 3},
+    "methods": {
+        "*": {"interval": 3, "training": {"batch_size": 7}},
+        "hetero*": {"training": {"learning_rate": 0.05}, "task": {"options": {"size": 2}}},
+        "heterofl": {
+            "local": {"scaler": False},
+            "partition": {"alpha": 0.6},
+            "fleet": {"clients": 5},
+            "network": {"sends": "shared"},
+            "evaluation": {"test_samples": 9},
+            "training": {"optimizer": {"kind": "adam", "beta1": 0.8}},
+        },
+    },
+}
+
+
+def test_sections_by_method_are_merged_into_the_recipes() -> None:
+    data = {**RECIPE, **SECTIONS}
+    other, tuned = recipe_from(data, method="fedavg"), recipe_from(data, method="heterofl")
+    assert other.training == TrainingSettings(learning_rate=0.02, steps=3, batch_size=7)
+    assert (other.partition, other.network.sends) == (Dirichlet(alpha=0.3, min_samples=7), "each")
+    assert other.task.options == {"root": "here", "size": 1}
+    assert tuned.training == TrainingSettings(learning_rate=0.05, steps=3, batch_size=7, optimizer=Adam(beta1=0.8))
+    assert tuned.partition == Dirichlet(alpha=0.6, min_samples=7)
+    assert (tuned.fleet.name, tuned.fleet.clients) == ("low", 5)
+    assert (tuned.network.sends, tuned.evaluation.test_samples) == ("shared", 9)
+    assert tuned.task.options == {"root": "here", "size": 2}
+    assert tuned.method == named_method("heterofl", {"interval": 3, "local": {"scaler": False}})
+    assert recipe_from(plain(tuned)) == tuned
+    assert recipe_from(data, ["method=heterofl"]) == tuned
+    entry = recipe_schema()["properties"]["methods"]["additionalProperties"]["properties"]
+    assert {"interval", "local", "training", "task", "partition"} <= set(entry)
+    assert (entry["task"]["required"], recipe_schema()["properties"]["training"]["type"]) == ([], "object")
+
+
+def test_the_command_line_comes_after_sections_by_method() -> None:
+    words = ["training.learning_rate=0.5", "partition=iid", "fleet=high", "training.optimizer=sgd"]
+    recipe = recipe_from({**RECIPE, **SECTIONS}, [*words, "task.options.root=there"], method="heterofl")
+    assert recipe.training == TrainingSettings(learning_rate=0.5, steps=3, batch_size=7)
+    assert (recipe.partition, recipe.fleet) == (IID(), FleetSettings())
+    assert recipe.task.options == {"root": "there", "size": 2}
+    recipe = recipe_from({**RECIPE, **SECTIONS}, ["methods.heterofl.training.steps=9"], method="heterofl")
+    assert (recipe.training.steps, recipe.training.batch_size) == (9, 7)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"fj*": {"trainig": {}}}, r"methods\.fj\*\.trainig is not a known key: did you mean methods\.fj\*\.training"),
+        ({"fj*": {"training": {"step": 3}}}, r"methods\.fj\*\.training\.step is not a known key: did you mean"),
+        (
+            {"fjord": {"training": {"steps": 0}}},
+            r"methods\.fjord\.training\.steps is 0: give a whole number of at least 1",
+        ),
+        ({"heterofl": {"training": {"step": 3}}}, r"methods\.heterofl\.training\.step is not a known key"),
+        ({"fjord": {"partition": {"alpha": 0.3}}}, r"methods\.fjord\.partition\.alpha is not a known key"),
+        ({"fjord": 3}, r"methods\.fjord is 3: give a mapping of settings"),
+    ],
+)
+def test_mistakes_in_sections_are_refused_whoever_runs(entry: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        recipe_from({**RECIPE, "methods": entry}, method="heterofl")
 
 
 @pytest.mark.parametrize("name", [*BUILT_IN, *VARIANTS])
