@@ -108,6 +108,12 @@ class Recipe:
                 f"training.optimizer is {self.training.optimizer.kind} and method.local.distillation is true: it takes "
                 "two steps per mini-batch, which add up with plain sgd only; set one of them otherwise."
             )
+        rule = self.method.restoration
+        if rule is not None and rule.server_only and self.evaluation.validation == "clients":
+            raise ValueError(
+                f"evaluation.validation is clients and method.restoration.{rule.server_only}: only a server with "
+                "samples can measure that; set one of them otherwise."
+            )
 
     @property
     def label(self) -> str:

@@ -1,7 +1,8 @@
-"""Restoration: when a client moves one level up (paper, GMR; A2-A5, section 3.5).
+"""Restoration: when a client moves up (paper, GMR; A2-A5, section 3.5).
 
-The saturation rule watches the validation metric of each client's current sub-model; the fixed-time rule raises a floor
-density with the share of the time budget spent. Both only ever move a client up its ladder.
+The saturation rule watches a validation metric of each client and, if wanted, one of the server's own; the fixed-time
+rule raises a floor density with the time that has passed. Both only ever move a client up its ladder. Read next:
+`validation.py`, which measures what a rule asks for.
 """
 
 import math
@@ -12,28 +13,47 @@ from typing import ClassVar, Literal, Protocol
 from fedgmr.submodels.levels import Ladder
 
 
-@dataclass(eq=False)
-class SaturationDetector:
-    """Tells when a metric has stopped improving."""
+@dataclass(kw_only=True, eq=False)
+class Watcher:
+    """Counts the observations since a metric was last better than ever before."""
 
-    patience: int
     best: float = -math.inf
     waited: int = 0
+    hold: int = 0  # checks for which the client may not move
 
-    def __post_init__(self) -> None:
-        if self.patience < 1:
-            raise ValueError(f"patience is {self.patience}: give at least 1 observation.")
+    def observe(self, metric: float) -> int:
+        """The number of observations in a row that have not exceeded the best."""
+        self.best, self.waited = (metric, 0) if metric > self.best else (self.best, self.waited + 1)
+        return self.waited
 
-    def observe(self, metric: float) -> bool:
-        """True when the metric has not exceeded its best `patience` times in a row; then the count starts again."""
-        if metric > self.best:
-            self.best, self.waited = metric, 0
-            return False
-        self.waited += 1
-        if self.waited < self.patience:
-            return False
+    def clear(self) -> None:
+        """Forget best and count; the next observation is a first one."""
         self.best, self.waited = -math.inf, 0
-        return True
+
+
+@dataclass(kw_only=True, eq=False)
+class Memory:
+    """What a rule remembers from check to check; the server keeps it, and a checkpoint stores it."""
+
+    clients: dict[int, Watcher] = field(default_factory=dict)
+    server: Watcher = field(default_factory=Watcher)
+    seen: float | None = None  # the server's watcher: its last metric
+    armed: bool = False  # the same: whether it has fired once
+    floor: int = -1  # the level below which it leaves nobody
+    pause: int = 0  # checks at which nobody is watched
+
+
+class Metrics(Protocol):
+    """Validation metrics at a check, each measured when it is asked for; None where there is none."""
+
+    def of_level(self, level: int) -> float | None:
+        """That of the global model's sub-model at a level."""
+
+    def of_update(self, client: int) -> float | None:
+        """That of a client's own update; only for rules with `own_updates`."""
+
+    def of_padded(self) -> float | None:
+        """That of the zero-padded mean of the latest updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +62,15 @@ class Check:
 
     ladder: Ladder
     levels: Mapping[int, int]  # by client
-    detectors: dict[int, SaturationDetector]  # by client; the rule's memory, kept by the server
-    metrics: Mapping[int, float]  # by level; only for rules that ask for them
-    progress: float  # share of the time budget spent
+    memory: Memory
+    metrics: Metrics
+    now: float  # seconds
+    seconds: float  # the time budget
+
+    @property
+    def below(self) -> dict[int, int]:
+        """The levels of the clients that can still move up."""
+        return {client: level for client, level in self.levels.items() if level < len(self.ladder) - 1}
 
 
 class Restoration(Protocol):
@@ -52,16 +78,23 @@ class Restoration(Protocol):
 
     kind: ClassVar[str]
 
-    def wanted(self, check_levels: Mapping[int, int], top: int) -> set[int]:
-        """The levels whose validation metric the rule needs at this check."""
+    @property
+    def own_updates(self) -> bool:
+        """Whether it asks for the metrics of clients' own updates."""
+        return False
+
+    @property
+    def server_only(self) -> str:
+        """The setting, in words, for which the server needs samples of its own; empty: there is none."""
+        return ""
 
     def restore(self, check: Check) -> dict[int, int]:
         """New level by client, for the clients that move."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saturation:
-    """A client moves up when the validation metric of its sub-model has saturated (ESM)."""
+class Saturation(Restoration):
+    """A client moves up when its validation metric has saturated (ESM)."""
 
     kind: ClassVar[str] = "saturation"
     patience: int = field(
@@ -71,37 +104,97 @@ class Saturation:
         default="client",
         metadata={"help": "metric of each client's sub-model, or of the whole model for all (A2)"},
     )
+    metric: Literal["sub_model", "own_update"] = field(
+        default="sub_model",
+        metadata={"help": "of the global model's sub-model, or of the client's own update, every `interval` of them"},
+    )
+    hold_off: int = field(
+        default=0, metadata={"at_least": 0, "help": "patiences after a move during which a client does not move again"}
+    )
+    server: bool = field(
+        default=False,
+        metadata={"help": "watch the zero-padded mean too; each time it has saturated, raise the lowest level by one"},
+    )
 
-    def wanted(self, check_levels: Mapping[int, int], top: int) -> set[int]:
-        """The distinct levels below the top, or the top for the global scope."""
-        below = {level for level in check_levels.values() if level < top}
-        return below if self.scope == "client" or not below else {top}
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise ValueError(f"patience is {self.patience}: give at least 1 check.")
+        if self.own_updates and self.scope == "global":
+            raise ValueError("metric is own_update and scope is global: an update is one client's, give scope: client.")
+
+    @property
+    def own_updates(self) -> bool:
+        """Whether the metric is that of clients' own updates."""
+        return self.metric == "own_update"
+
+    @property
+    def server_only(self) -> str:
+        """The metrics that clients cannot report."""
+        return "metric is own_update" if self.own_updates else "server is true" if self.server else ""
 
     def restore(self, check: Check) -> dict[int, int]:
-        """One level up for each client whose detector fires."""
-        top = len(check.ladder) - 1
+        """One level up for each client whose watcher has waited long enough; to the floor where the server's has."""
+        memory, below = check.memory, check.below
+        if not below:
+            return {}
+        for watcher in memory.clients.values():
+            watcher.hold = max(0, watcher.hold - 1)
+        if memory.pause:
+            memory.pause -= 1
+            return {}
+        if self.server and self._raised(check):
+            return {client: memory.floor for client, level in below.items() if level < memory.floor}
         moved = {}
-        for client, level in check.levels.items():
-            metric = check.metrics.get(level if self.scope == "client" else top)
-            if level >= top or metric is None:
+        for client, level in below.items():
+            metric = self._metric(client, check)
+            if metric is None:
                 continue
-            detector = check.detectors.setdefault(client, SaturationDetector(self.patience))
-            if detector.observe(metric):
+            watcher = memory.clients.setdefault(client, Watcher())
+            if watcher.observe(metric) >= self.patience and not watcher.hold:
                 moved[client] = level + 1
+                watcher.clear()
+                watcher.hold = self.hold_off * self.patience
+        if moved:
+            memory.server.clear()
         return moved
+
+    def _metric(self, client: int, check: Check) -> float | None:
+        if self.own_updates:
+            return check.metrics.of_update(client)
+        return check.metrics.of_level(check.levels[client] if self.scope == "client" else len(check.ladder) - 1)
+
+    def _raised(self, check: Check) -> bool:
+        """Whether the server's watcher raises the floor now; the first time that it fires it only arms."""
+        memory = check.memory
+        if memory.floor == len(check.ladder) - 1:
+            return False
+        metric = check.metrics.of_padded()
+        if metric is None or metric == memory.seen:
+            return False  # a model that has collapsed to one answer says nothing
+        memory.seen = metric
+        if memory.server.observe(metric) < self.patience:
+            return False
+        if not memory.armed:
+            memory.armed, memory.server.waited = True, 0
+            return False
+        memory.floor += 1
+        memory.pause = self.patience
+        for watcher in (memory.server, *memory.clients.values()):
+            watcher.clear()
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedTime:
-    """A floor density that rises at equal shares of the time budget: ladder[j] from progress j / len(ladder) on."""
+class FixedTime(Restoration):
+    """A floor density that rises at equal shares of the time: ladder[j] from progress j / len(ladder) on."""
 
     kind: ClassVar[str] = "fixed_time"
-
-    def wanted(self, check_levels: Mapping[int, int], top: int) -> set[int]:
-        """No metric is needed."""
-        return set()
+    seconds: float | None = field(
+        default=None, metadata={"above": 0, "help": "the time of which they are shares; none: the run's"}
+    )
 
     def restore(self, check: Check) -> dict[int, int]:
         """Raise every client below the floor to it."""
-        floor = min(len(check.ladder) - 1, int(check.progress * len(check.ladder) + 1e-9))
+        progress = check.now / (check.seconds if self.seconds is None else self.seconds)
+        floor = min(len(check.ladder) - 1, int(progress * len(check.ladder) + 1e-9))
         return {client: floor for client, level in check.levels.items() if level < floor}

@@ -8,7 +8,6 @@ the level map. Read next: `rules.py`, what a method decides; `state.py`, what a 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,8 +18,10 @@ from fedgmr.server.aggregation import Merge, ZeroPadded
 from fedgmr.server.buffer import Contribution
 from fedgmr.server.coordination import Participation
 from fedgmr.server.label_aware import Labels
-from fedgmr.server.restoration import Check, SaturationDetector
+from fedgmr.server.restoration import Check, Memory
 from fedgmr.server.rules import ServerRules
+from fedgmr.server.validation import CheckMetrics, measure_update
+from fedgmr.server.weights import Weights
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs
@@ -62,20 +63,20 @@ class Server:
         self.participation = participation or Participation()
         self.plan, self.labels = plan, labels
         self.profiles = list(clients)
-        self.client_weights = _client_weights(rules, self.profiles)
+        self.weights = Weights(rules, self.profiles)
         self.ladder = rules.ranking.ladder(rules.ladder)
 
         self.tick = 0
         self.model, self.buffers = model, buffers
         self.previous: Tensor | None = None
         self.client_levels = [rules.level_of(p.density) for p in clients]
-        self.detectors: dict[int, SaturationDetector] = {}
+        self.memory = Memory()  # of the restoration rule
+        self.own_metrics: dict[int, float] = {}  # by client: of the last of its updates that was measured
         self.buffer: dict[int, Contribution] = {}
         self.dispatched: dict[int, ClientTask] = {}
         self.batches = [0] * len(clients)
         self.updates = [0] * len(clients)
         self.staleness: list[int | None] = [None] * len(clients)
-        self.on_arrival = [0] * len(clients)  # staleness of each client's newest update when it arrived
         self.reports: dict[int, tuple[float, int]] = {}
         self.restored: set[int] = set()  # clients that restoration has moved
         self._unsettled: list[tuple[int, int, float | Tensor]] = []  # client, tick and loss of accepted updates
@@ -120,12 +121,11 @@ class Server:
             self._accept(update, task)
             fresh.append(Contribution.of(update, task, natural=everybody_whole))
             starts[update.client] = task.model
-            self.on_arrival[update.client] = self.tick - task.version
+            self.weights.on_arrival[update.client] = self.tick - task.version
+            measure_update(self, fresh[-1])
         fresh, held = self._buffered(fresh)
         self.previous = self.model
-        self.model, self.buffers = self.rules.aggregation.merge(
-            self._inputs(self.tick, held, fresh=fresh, starts=starts)
-        )
+        self.model, self.buffers = self.rules.aggregation.merge(self._inputs(self.tick, held, fresh, starts))
         for c in held:
             self.staleness[c.client] = self.tick - c.version
         self.tick += 1
@@ -140,7 +140,7 @@ class Server:
         held = [self.buffer[client] for client in sorted(self.buffer)]
         if not held:
             return None
-        return ZeroPadded().merge(self._inputs(self.tick - 1, held))
+        return ZeroPadded().merge(self._inputs(self.tick - 1, held, [], {}))
 
     def settle(self) -> None:
         """Raise Diverged if an accepted update had diverged; where losses are on a device this waits for it."""
@@ -174,7 +174,7 @@ class Server:
     def _note_samples(self, client: int, samples: int, classes: Sequence[int]) -> None:
         """Note what a client has joined with; before that it weighs as much as the average."""
         self.profiles[client] = replace(self.profiles[client], samples=samples)
-        self.client_weights = _client_weights(self.rules, self.profiles)
+        self.weights.weigh(self.profiles)
         if self.labels is not None:
             self.labels.owned[client] = False
             self.labels.owned[client, list(classes)] = True
@@ -185,7 +185,7 @@ class Server:
             level = max(level, self.client_levels[client])
         if level != self.client_levels[client]:
             self.client_levels[client] = level
-            self.detectors.pop(client, None)  # it watched another sub-model
+            self.memory.clients.pop(client, None)  # it watched another sub-model
 
     def _accept(self, update: Update, task: ClientTask) -> None:
         assert update.version == task.version, "a fleet hands over only updates of the task in flight"
@@ -212,24 +212,8 @@ class Server:
             self.buffer = {i: c for i, c in self.buffer.items() if self.tick - c.version <= limit}
         return fresh, [self.buffer[client] for client in sorted(self.buffer)]
 
-    def _weight(self, c: Contribution, tick: int) -> float:
-        """Staleness weight times client weight, at the merge after `tick` others."""
-        return self._weight_of(c.client, tick - c.version if self.rules.buffer.ages else self.on_arrival[c.client])
-
-    def _weight_of(self, client: int, staleness: int) -> float:
-        return self.rules.staleness.weight(staleness) * self.client_weights[client]
-
-    def _fleet_weight(self) -> float:
-        """The sum of the weights that clients had at their last arrival; before its first a client's is fresh."""
-        return math.fsum(map(self._weight_of, range(len(self.profiles)), self.on_arrival))
-
     def _inputs(
-        self,
-        tick: int,
-        held: Sequence[Contribution],
-        *,
-        fresh: Sequence[Contribution] = (),
-        starts: Mapping[int, Tensor] = MappingProxyType({}),
+        self, tick: int, held: Sequence[Contribution], fresh: Sequence[Contribution], starts: Mapping[int, Tensor]
     ) -> Merge:
         """The inputs of a merge, with the weights of the one after `tick` others."""
         return Merge(
@@ -238,9 +222,9 @@ class Server:
             fresh=fresh,
             held=held,
             starts=starts,
-            weights={c.client: self._weight(c, tick) for c in (*fresh, *held)},
+            weights={c.client: self.weights.of(c, tick) for c in (*fresh, *held)},
             clients=len(self.profiles),
-            fleet_weight=self._fleet_weight,
+            fleet_weight=self.weights.fleet,
             labels=self.labels,
         )
 
@@ -249,14 +233,13 @@ class Server:
         held = frozenset(self.client_levels) if due else frozenset()
         rule = self.rules.restoration
         if rule is not None and self.tick % self.rules.interval == 0:
-            levels = dict(enumerate(self.client_levels))
-            wanted = rule.wanted(levels, len(self.ladder) - 1)
             check = Check(
                 ladder=self.ladder,
-                levels=levels,
-                detectors=self.detectors,
-                metrics=self._metrics(wanted),
-                progress=now / self.seconds,
+                levels=dict(enumerate(self.client_levels)),
+                memory=self.memory,
+                metrics=CheckMetrics(self),
+                now=now,
+                seconds=self.seconds,
             )
             for client, level in rule.restore(check).items():
                 self.client_levels[client] = level
@@ -264,18 +247,6 @@ class Server:
         if due:
             self.levels = self.rules.ranking.rank(self._ranking_inputs(self.levels, held))
             self.map_version += 1
-
-    def _metrics(self, wanted: set[int]) -> dict[int, float]:
-        """The validation metric of each wanted level's sub-model, once per level."""
-        if self.validate is None:
-            reports, self.reports = self.reports, {}
-            return {level: total / n for level, (total, n) in reports.items() if level in wanted and n}
-        metrics = {}
-        for level in sorted(wanted):
-            whole = self.levels.sizes[level] == len(self.levels)
-            model = self.model if whole else self.model * self.levels.mask(level)
-            metrics[level] = self.validate(model, self.buffers)
-        return metrics
 
     def _ranking_inputs(self, current: LevelMap | None, held: frozenset[int] = frozenset()) -> RankingInputs:
         return RankingInputs(
@@ -289,11 +260,3 @@ class Server:
             held=held,
             plan=self.plan,
         )
-
-
-def _client_weights(rules: ServerRules, profiles: Sequence[ClientProfile]) -> list[float]:
-    known = [profile.samples for profile in profiles if profile.samples]
-    if rules.weighting == "uniform" or not known:
-        return [1.0] * len(profiles)
-    mean = sum(known) / len(known)
-    return [profile.samples / mean if profile.samples else 1.0 for profile in profiles]

@@ -6,19 +6,21 @@ dispatched, is stored once. Rules, layout and profiles come from the recipe. Rea
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from fedgmr.exchange import ClientTask
 from fedgmr.server.buffer import Contribution
-from fedgmr.server.restoration import SaturationDetector
+from fedgmr.server.restoration import Memory, Watcher
 from fedgmr.server.server import Server
 from fedgmr.submodels.levels import LevelMap
 
 # The fields of a buffered update and of a task in flight that are plain numbers, in the order in which they are stored.
 _HELD = ("client", "version", "level", "map_version")
+_WATCHED = ("seen", "armed", "floor", "pause")  # of the restoration rule's memory
 _DISPATCHED = ("client", "version", "level", "map_version", "learning_rate", "first_batch")
 
 
@@ -43,16 +45,16 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "map_version": server.map_version,
         "maps": [[version, list(levels.ladder), levels.implied] for version, levels in sorted(maps.items())],
         "client_levels": server.client_levels,
-        "detectors": [
-            [i, d.best if d.best > -math.inf else None, d.waited] for i, d in sorted(server.detectors.items())
-        ],
+        "detectors": [[i, *_row_of(watcher)] for i, watcher in sorted(server.memory.clients.items())],
+        "memory": [_row_of(server.memory.server), *(getattr(server.memory, name) for name in _WATCHED)],
+        "own_metrics": [[client, metric] for client, metric in sorted(server.own_metrics.items())],
         "held": [[getattr(c, name) for name in _HELD] for c in server.buffer.values()],
         "natural": [c.client for c in server.buffer.values() if c.levels is None],
         "dispatched": [[getattr(task, name) for name in _DISPATCHED] for task in server.dispatched.values()],
         "batches": server.batches,
         "updates": server.updates,
         "staleness": server.staleness,
-        "on_arrival": server.on_arrival,
+        "on_arrival": server.weights.on_arrival,
         "reports": [[level, total, n] for level, (total, n) in sorted(server.reports.items())],
         "restored": sorted(server.restored),
         "same": {name: first for name, first in same.items() if name != first},
@@ -76,17 +78,14 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
     server.client_levels = list(data["client_levels"])
     server.batches, server.updates = list(data["batches"]), list(data["updates"])
     server.staleness = list(data["staleness"])
-    server.on_arrival = list(data.get("on_arrival", server.on_arrival))
+    server.weights.on_arrival = list(data.get("on_arrival", server.weights.on_arrival))
     server.reports = {level: (total, n) for level, total, n in data["reports"]}
     server.restored = set(data.get("restored", ()))
-    server.detectors = {
-        client: SaturationDetector(
-            patience=server.rules.restoration.patience,  # type: ignore[union-attr]
-            best=-math.inf if best is None else best,
-            waited=waited,
-        )
-        for client, best, waited in data["detectors"]
-    }
+    server.memory = Memory(clients={client: _watcher_of(row) for client, *row in data["detectors"]})
+    if "memory" in data:
+        row, *watched = data["memory"]
+        server.memory = replace(server.memory, server=_watcher_of(row), **dict(zip(_WATCHED, watched, strict=True)))
+    server.own_metrics = dict(data.get("own_metrics", ()))
     natural = set(data.get("natural", ()))
     server.buffer.clear()
     for row in data["held"]:
@@ -101,3 +100,12 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
         model, buffers = on_device[f"models.{sent['version']}"], on_device[f"buffers.{sent['version']}"]
         levels = maps[sent["map_version"]]
         server.dispatched[sent["client"]] = ClientTask(**sent, levels=levels, model=model, buffers=buffers)
+
+
+def _row_of(watcher: Watcher) -> tuple[float | None, int, int]:
+    return watcher.best if watcher.best > -math.inf else None, watcher.waited, watcher.hold
+
+
+def _watcher_of(row: Sequence[Any]) -> Watcher:
+    best, waited, *hold = row  # older files have no hold-off
+    return Watcher(best=-math.inf if best is None else best, waited=waited, hold=hold[0] if hold else 0)

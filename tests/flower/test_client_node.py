@@ -83,7 +83,7 @@ def test_nodes_with_their_own_data_take_part(tmp_path: Path) -> None:
         rules={"coordination": {"period": 10.0}, "interval": 3, "weighting": "samples"},
     ).drive(4)
     assert sorted(profile.samples for profile in run.server.profiles) == [27, 36, 45]  # less a tenth each
-    assert sorted(run.server.client_weights) == [0.75, 1.0, 1.25]
+    assert sorted(run.server.weights.clients) == [0.75, 1.0, 1.25]
     assert run.server.updates == [4, 4, 4]
     told = [json.loads(line) for line in (tmp_path / "updates.jsonl").read_text().splitlines()]
     seconds = [event["client_seconds"]["train"] for event in told if event["event"] == "accepted"]

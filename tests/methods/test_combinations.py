@@ -51,6 +51,21 @@ WRONG: dict[str, tuple[str, list[str], list[str]]] = {
         ["method.local=width_sgd"],
         ["local is width_sgd and ranking is full", "needs a width"],
     ),
+    "updates that nobody can measure": (
+        "fedgmr",
+        ["method.restoration.metric=own_update", "evaluation.validation=clients"],
+        ["evaluation.validation is clients and method.restoration.metric is own_update", "a server with samples"],
+    ),
+    "a server's watcher without samples": (
+        "fedgmr",
+        ["method.restoration.server=true", "evaluation.validation=clients"],
+        ["evaluation.validation is clients and method.restoration.server is true", "set one of them otherwise"],
+    ),
+    "one update for all": (
+        "fedgmr",
+        ["method.restoration={metric: own_update, scope: global}"],
+        ["metric is own_update and scope is global", "give scope: client"],
+    ),
     "a threshold without its ranking": (
         "fiarse",
         ["method.ranking=magnitude"],

@@ -60,15 +60,15 @@ def test_a_lost_task_does_not_count_as_taking_part() -> None:
 
 def test_clients_weigh_by_what_they_say_and_as_the_average_before() -> None:
     server = make_server(weighting="samples")
-    assert server.client_weights == [1.0, 1.0, 1.0]
+    assert server.weights.clients == [1.0, 1.0, 1.0]
     server.learn([News(client=0, samples=30)])
-    assert server.client_weights == [1.0, 1.0, 1.0]
+    assert server.weights.clients == [1.0, 1.0, 1.0]
     server.learn([News(client=2, samples=10)])
-    assert server.client_weights == [1.5, 1.0, 0.5]
+    assert server.weights.clients == [1.5, 1.0, 0.5]
     server.learn([News(client=2, samples=90)])
-    assert server.client_weights == [0.5, 1.0, 1.5]
-    assert make_server((30, 0, 10), weighting="samples").client_weights == [1.5, 1.0, 0.5]
-    assert make_server((30, 20, 10)).client_weights == [1.0, 1.0, 1.0]
+    assert server.weights.clients == [0.5, 1.0, 1.5]
+    assert make_server((30, 0, 10), weighting="samples").weights.clients == [1.5, 1.0, 0.5]
+    assert make_server((30, 20, 10)).weights.clients == [1.0, 1.0, 1.0]
 
 
 def test_classes_are_the_ones_said_last() -> None:

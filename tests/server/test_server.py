@@ -14,7 +14,7 @@ from fedgmr.server import Server, ServerRules
 from fedgmr.server.aggregation import GradientAverage, MaskAware, Mixing, ZeroPadded
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous, Participation
-from fedgmr.server.restoration import Check, FixedTime, Saturation
+from fedgmr.server.restoration import Check, FixedTime, Restoration, Saturation
 from fedgmr.server.staleness import Constant, Polynomial
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap
@@ -302,10 +302,11 @@ class Validator:
     """A validation metric that is the same for every model, and the models it was asked for."""
 
     def __init__(self, metric: float = 0.5) -> None:
-        self.metric, self.models = metric, list[list[float]]()
+        self.metric, self.models, self.buffers = metric, list[list[float]](), list[list[float]]()
 
     def __call__(self, model: Tensor, buffers: Tensor) -> float:
         self.models.append(model.tolist())
+        self.buffers.append(buffers.tolist())
         return self.metric
 
 
@@ -351,6 +352,58 @@ def test_the_global_scope_measures_the_whole_model() -> None:
     assert at.client_levels == [1, 2]
 
 
+def test_own_updates_are_measured_on_arrival() -> None:
+    validate = Validator()
+    rules = replace(CLIMBING, restoration=Saturation(patience=9, metric="own_update"), buffer=BufferRule(keep=False))
+    at = server(rules, MODEL, densities=(0.25, 0.5, 1.0), buffers=(7.0,), validate=validate)
+    assert at.levels.order_of(4).tolist() == [1, 3, 0, 2]
+    small, middle, whole = at.tasks(range(3), 0.0)
+    updates = [answer(small, 9.0), answer(middle, 6.0, 5.0), answer(whole, 1.0, 1.0, 1.0, 1.0)]
+    at.merge(updates, 1.0)
+    # The first of each below the top: zero outside its sub-model, with its own buffers.
+    assert validate.models == [[0, 9, 0, 0], [0, 6, 0, 5]]
+    assert at.own_metrics == {0: 0.5, 1: 0.5}
+    validate.metric = 0.6
+    (again,) = at.tasks([0], 1.0)
+    statistics = torch.tensor([3.0])
+    at.merge([replace(answer(again, 8.0), buffers=statistics)], 2.0)
+    assert validate.models[2:] == [[0, 8, 0, 0]], "client 0's second, after an interval of two"
+    assert validate.buffers[-1] == [3.0]
+    assert at.own_metrics == {0: 0.6, 1: 0.5}
+    assert {client: watcher.best for client, watcher in at.memory.clients.items()} == {0: 0.6, 1: 0.5}
+    (third,) = at.tasks([0], 2.0)
+    at.merge([answer(third, 7.0)], 3.0)
+    at.merge([], 4.0)
+    assert len(validate.models) == 3, "nothing of its own level either"
+    assert [watcher.waited for watcher in at.memory.clients.values()] == [1, 1], "the last values again"
+
+
+def test_an_update_of_some_widths_is_measured_with_the_servers_statistics_of_the_others() -> None:
+    validate = Validator()
+    rules = replace(CLIMBING, restoration=Saturation(metric="own_update"))
+    at = server(rules, MODEL, densities=(0.25,), buffers=(7.0, 8.0), validate=validate)
+    (task,) = at.tasks([0], 0.0)
+    at.merge([replace(answer(task, 9.0), buffers=torch.tensor([3.0]))], 1.0)
+    assert validate.buffers == [[3.0, 8.0]]
+
+
+def test_the_servers_watcher_measures_the_padded_model() -> None:
+    validate = Validator()
+    rules = replace(CLIMBING, restoration=Saturation(patience=1, metric="own_update", server=True), interval=1)
+    at = server(rules, MODEL, densities=(0.25, 0.5), validate=validate)
+    small, middle = at.tasks(range(2), 0.0)
+    at.merge([answer(small, 8.0), answer(middle, 6.0, 4.0)], 1.0)
+    assert validate.models[2:] == [[0, 7, 0, 2]], "the mean of both, zero where the first holds nothing"
+    assert at.memory.seen == 0.5
+    for now, metric in enumerate((0.4, 0.3, 0.2, 0.1), start=2):
+        validate.metric = metric
+        at.merge([], float(now))
+    # Own values stay the same: at the second check both move, and the server's watcher is armed. At the fourth it
+    # raises its floor, before client 0 moves again, and the fifth is a pause.
+    assert at.client_levels == [1, 2]
+    assert (at.memory.armed, at.memory.floor, at.memory.seen, at.memory.pause) == (True, 0, 0.2, 0)
+
+
 def test_without_a_restoration_rule_nothing_is_measured() -> None:
     validate = Validator()
     at = server(replace(CLIMBING, restoration=None), MODEL, densities=(0.25, 0.5), validate=validate)
@@ -373,18 +426,17 @@ def test_fixed_time_goes_by_the_share_of_the_budget() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watching:
+class Watching(Restoration):
     """A restoration rule that moves those it is told to, and remembers what it saw."""
 
     kind: ClassVar[str] = "watching"
     move: dict[int, int] = field(default_factory=dict)
     seen: list[Check] = field(default_factory=list)
-
-    def wanted(self, check_levels: Any, top: int) -> set[int]:
-        return {0, 1}
+    metrics: list[list[float | None]] = field(default_factory=list)
 
     def restore(self, check: Check) -> dict[int, int]:
         self.seen.append(check)
+        self.metrics.append([check.metrics.of_level(level) for level in (0, 1)])
         return self.move
 
 
@@ -422,13 +474,14 @@ def test_reported_metrics_are_averaged_by_samples() -> None:
 
     at.merge([reports(tasks[0], 0.2, 10), reports(tasks[3], 0.9, 5)], 1.0)
     at.merge([reports(tasks[1], 0.8, 30), answer(tasks[2], 0.0, 0.0)], 2.0)
-    # (0.2 * 10 + 0.8 * 30) / 40; level 1 said nothing, the top was not asked for
-    assert rule.seen[0].metrics == {0: pytest.approx(0.65)}
-    assert rule.seen[0].progress == 0.02
+    # (0.2 * 10 + 0.8 * 30) / 40; level 1 said nothing
+    assert rule.metrics[0] == [pytest.approx(0.65), None]
+    assert (rule.seen[0].now, rule.seen[0].seconds) == (2.0, 100.0)
+    assert [rule.seen[0].metrics.of_update(0), rule.seen[0].metrics.of_padded()] == [None, None]
     assert rule.seen[0].levels == {0: 0, 1: 0, 2: 1, 3: 2}
     at.merge([], 3.0)
     at.merge([], 4.0)
-    assert rule.seen[1].metrics == {}, "a report counts for one check"
+    assert rule.metrics[1] == [None, None], "a report counts for one check"
 
 
 def test_the_level_map_is_made_anew_after_restoration() -> None:

@@ -1,6 +1,7 @@
 """The server's memory for a checkpoint: every distinct tensor once, and files written before that was so."""
 
 import json
+import math
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from equivalence.runs import BRISK, drive, objects, same
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
 from fedgmr.federation import federate
+from fedgmr.server.restoration import Memory, Watcher
 from fedgmr.server.state import restore_state, save_state
 
 MODELS = ("model", "previous", "models.")
@@ -61,20 +63,25 @@ def test_a_restored_server_has_the_same_padded_model(keep: bool) -> None:
     assert found is not None
     assert again is not None
     assert all(same(one, other) for one, other in zip(found, again, strict=True))
-    assert any(run.server.on_arrival)
-    assert twin.server.on_arrival == run.server.on_arrival
+    assert any(run.server.weights.on_arrival)
+    assert twin.server.weights.on_arrival == run.server.weights.on_arrival
 
 
 def test_older_files_that_store_a_tensor_under_each_name_are_read() -> None:
     run, twin = some_run(), objects(tiny.normed(), "fedgmr", BRISK)
     tensors, data = save_state(run.server)
-    del data["on_arrival"]
+    del data["on_arrival"], data["memory"], data["own_metrics"]
+    data["detectors"] = [row[:3] for row in data["detectors"]]  # without hold-off
+    assert data["detectors"]
     older = tensors | {name: tensors[first].clone() for name, first in data.pop("same").items()}
     restore_state(twin.server, older, data)
     for client, task in run.server.dispatched.items():
         assert same(twin.server.dispatched[client].model, task.model)
         assert same(twin.server.dispatched[client].buffers, task.buffers)
     assert same(twin.server.model, run.server.model)
+    assert {i: vars(watcher) for i, watcher in twin.server.memory.clients.items()} == {
+        i: vars(watcher) for i, watcher in run.server.memory.clients.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -85,6 +92,8 @@ def test_older_files_that_store_a_tensor_under_each_name_are_read() -> None:
         {"aggregation": {"mix": True}, "buffer": {"aging": False}},
         {"aggregation": {"kind": "zero_padded", "over": "arrivals"}},
         {"aggregation": {"kind": "gradient_average", "reference": "current", "over": "arrivals"}},
+        {"restoration": {"patience": 1, "hold_off": 2, "metric": "own_update", "server": True}},
+        {"restoration": {"patience": 1, "hold_off": 1, "server": True}, "buffer": {"keep": False}},
     ],
 )
 def test_a_run_cut_by_a_checkpoint_is_the_same_run(rules: dict[str, Any], tmp_path: Path) -> None:
@@ -105,3 +114,26 @@ def test_a_run_cut_by_a_checkpoint_is_the_same_run(rules: dict[str, Any], tmp_pa
     again, more = save_state(rest.server)
     assert data == more
     assert all(same(again[name], tensor) for name, tensor in tensors.items())
+
+
+def test_what_restoration_remembers_is_restored() -> None:
+    run, twin = (objects(tiny.normed(), "fedgmr", BRISK) for _ in range(2))
+    memory = run.server.memory = Memory(
+        clients={1: Watcher(best=0.5, waited=2, hold=3), 3: Watcher(hold=1)},
+        server=Watcher(best=0.25, waited=1),
+        seen=0.125,
+        armed=True,
+        floor=1,
+        pause=4,
+    )
+    run.server.own_metrics = {0: 0.75, 3: 0.0}
+    tensors, data = save_state(run.server)
+    restore_state(twin.server, tensors, json.loads(json.dumps(data)))
+    again = twin.server.memory
+    assert {i: vars(watcher) for i, watcher in again.clients.items()} == {
+        1: {"best": 0.5, "waited": 2, "hold": 3},
+        3: {"best": -math.inf, "waited": 0, "hold": 1},
+    }
+    assert vars(again.server) == vars(memory.server)
+    assert (again.seen, again.armed, again.floor, again.pause) == (0.125, True, 1, 4)
+    assert twin.server.own_metrics == run.server.own_metrics
