@@ -150,6 +150,7 @@ def make_training(
         plan=plan,
         ladder=method.levels_in_ladder,
         by_width=method.by_width,
+        widths=method.widths,
         rolling=method.rolling,
     )
 

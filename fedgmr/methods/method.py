@@ -9,7 +9,7 @@ from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.rules import ServerRules
 from fedgmr.submodels.levels import Ladder
 from fedgmr.submodels.threshold import Threshold
-from fedgmr.submodels.widths import RollingWindow, WidthPrefix
+from fedgmr.submodels.widths import RollingWindow, WidthPrefix, WidthRule
 from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
 
 
@@ -61,6 +61,11 @@ class Method(ServerRules):
     def by_width(self) -> bool:
         """Whether sub-models are narrower networks, which clients train physically small."""
         return isinstance(self.ranking, WidthPrefix | RollingWindow)
+
+    @property
+    def widths(self) -> WidthRule:
+        """The way in which a density becomes a width, where sub-models are by width."""
+        return self.ranking.widths if isinstance(self.ranking, WidthPrefix | RollingWindow) else "solved"
 
     @property
     def rolling(self) -> bool:

@@ -1,13 +1,14 @@
 """Sub-models by channel width (sections 2.0, 2.3-2.5): prefixes (HeteroFL, FjORD) and the rolling window (FedRolex).
 
 A width keeps the same share of the channels of every group. Clients have densities, which are shares of all
-coordinates, so `solve_widths` finds the width that comes nearest to each. Prefixes of one rolled order are nested, so
-they form a level map like any other: a coordinate's level is the highest of its channels' levels.
+coordinates, so `solve_widths` finds the width that comes nearest to each; or the width is the density's square root.
+Prefixes of one rolled order are nested, so they form a level map like any other: a coordinate's level is the highest of
+its channels' levels.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
 from fedgmr.submodels.rankings import RankingInputs
 
+WidthRule = Literal["solved", "sqrt"]
 _NOISE = 1e-9  # a product such as 0.07 · 100 = 7.000000000000001 still means 7 channels
 
 
@@ -35,6 +37,19 @@ def kept_channels(group: Group, width: float, shift: int) -> Tensor:
     channels = group.size // group.heads
     window = (torch.arange(int(_kept_counts(group, np.array([width]))[0])) - shift) % channels
     return (torch.arange(group.heads).view(-1, 1) * channels + window.sort().values).view(-1)
+
+
+def widths_for(plan: ChannelPlan, layout: Layout, ladder: Sequence[float], rule: WidthRule) -> tuple[float, ...]:
+    """For each density its width: solved for, or its square root.
+
+    Raises:
+        ValueError: two densities of the ladder come to the same sub-model.
+    """
+    if rule == "solved":
+        return solve_widths(plan, layout, ladder)
+    widths = np.sqrt(check_ladder(ladder))
+    _check_growing(ladder, _kept_coordinates(plan, layout, widths), layout)
+    return tuple(float(width) for width in widths)
 
 
 def solve_widths(plan: ChannelPlan, layout: Layout, ladder: Sequence[float]) -> tuple[float, ...]:
@@ -54,12 +69,7 @@ def solve_widths(plan: ChannelPlan, layout: Layout, ladder: Sequence[float]) -> 
     above = np.searchsorted(counts, targets).clip(max=len(counts) - 1)
     below = (above - 1).clip(min=0)
     nearest = counts[np.where(targets - counts[below] <= counts[above] - targets, below, above)]
-    for level in range(1, len(steps)):
-        if nearest[level] <= nearest[level - 1]:
-            raise ValueError(
-                f"The densities {steps[level - 1]} and {steps[level]} come to the same width, which keeps "
-                f"{nearest[level]} of {layout.size} coordinates: leave one out of the ladder, or widen the model."
-            )
+    _check_growing(steps, nearest, layout)
     return tuple(float(width) for width in widths[np.searchsorted(counts, nearest, side="right") - 1])
 
 
@@ -90,10 +100,12 @@ def width_levels(
 
 @dataclass(frozen=True, kw_only=True)
 class _ByWidth:
-    """Ranks by the widths nearest to the densities of the ladder."""
+    """Ranks by a width for every density of the ladder."""
 
     kind: ClassVar[str] = ""
-    rolls: ClassVar[bool] = False  # the kept channels move on by one at each tick
+    widths: WidthRule = field(
+        default="solved", metadata={"help": "the width that keeps a density's share of all coordinates, or its root"}
+    )
 
     def rank(self, inputs: RankingInputs) -> LevelMap:
         """The level map of the widths."""
@@ -102,17 +114,21 @@ class _ByWidth:
             raise ValueError(
                 f"The ranking {self.kind} needs the model's channels: give the inputs a plan (follow_channels)."
             )
-        shift = inputs.tick if self.rolls else 0
-        ranked = width_levels(plan, layout, solve_widths(plan, layout, ladder), shift, ladder=ladder)
+        widths = widths_for(plan, layout, ladder, self.widths)
+        ranked = width_levels(plan, layout, widths, self._shift(inputs.tick), ladder=ladder)
         return replace(ranked, levels=ranked.levels.to(inputs.model.device))
 
     def due(self, tick: int, interval: int) -> bool:
-        """At every tick where the kept channels move, else never."""
-        return self.rolls
+        """Never: the kept channels stay."""
+        return False
 
     def ladder(self, ladder: Ladder) -> Ladder:
         """The densities stay nominal; the sizes of the map say what is really kept."""
         return ladder
+
+    def _shift(self, tick: int) -> int:
+        """How far the kept channels are rolled."""
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +140,27 @@ class WidthPrefix(_ByWidth):
 
 @dataclass(frozen=True, kw_only=True)
 class RollingWindow(_ByWidth):
-    """Keeps a window that moves on by one channel of every group at each tick (FedRolex)."""
+    """Keeps a window that moves on through the channels of every group, by one at each tick (FedRolex)."""
 
     kind: ClassVar[str] = "rolling_window"
-    rolls: ClassVar[bool] = True
+    every: int = field(default=1, metadata={"at_least": 1, "help": "ticks between two moves of the window"})
+    step: int = field(default=1, metadata={"at_least": 1, "help": "channels by which it moves"})
+
+    def due(self, tick: int, interval: int) -> bool:
+        """When the window moves."""
+        return tick % self.every == 0
+
+    def _shift(self, tick: int) -> int:
+        return tick // self.every * self.step
+
+
+def _check_growing(steps: Sequence[float], counts: npt.NDArray[np.int64], layout: Layout) -> None:
+    for level in range(1, len(steps)):
+        if counts[level] <= counts[level - 1]:
+            raise ValueError(
+                f"The densities {steps[level - 1]} and {steps[level]} come to the same width, which keeps "
+                f"{counts[level]} of {layout.size} coordinates: leave one out of the ladder, or widen the model."
+            )
 
 
 def _kept_coordinates(plan: ChannelPlan, layout: Layout, widths: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.submodels.levels import Ladder
+from fedgmr.submodels.widths import WidthRule
 from fedgmr.training.execution import TRITON, ExecutionSettings
 from fedgmr.training.executor import Executor
 from fedgmr.training.graphed.executor import GraphedExecutor
@@ -48,6 +49,7 @@ class LocalTraining:
     plan: ChannelPlan | None  # the model's channels; needed where sub-models are by width
     ladder: Ladder  # the densities that the method really uses
     by_width: bool  # sub-models are narrower networks, trained physically small
+    widths: WidthRule  # how a density becomes a width, where they are
     rolling: bool  # which channels they have changes from map to map
 
     def chosen(self) -> tuple[ExecutionSettings, Executor]:
@@ -145,6 +147,7 @@ class LocalTraining:
             self.plan,
             self.ladder,
             self.work.device,
+            widths=self.widths,
             scaler=self.work.rule.scaler,
             per_width=self.work.rule.per_width,
             channels_last=channels_last,

@@ -1,10 +1,13 @@
 """Widths: kept channels by hand, the width nearest to a density, and levels of weights, biases and norms."""
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
+from e2e import tiny
+from equivalence.runs import drive, objects
 from torch import Tensor, nn
 
 from fedgmr.submodels.channels.groups import Group
@@ -12,7 +15,7 @@ from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs
-from fedgmr.submodels.widths import RollingWindow, WidthPrefix, kept_channels, solve_widths, width_levels
+from fedgmr.submodels.widths import RollingWindow, WidthPrefix, kept_channels, solve_widths, width_levels, widths_for
 from fedgmr.tasks.models.conv2 import Conv2
 
 LADDER = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -233,6 +236,44 @@ def test_rankings_by_width() -> None:
     assert [WidthPrefix().due(tick, 1) for tick in range(3)] == [False] * 3
     assert [RollingWindow().due(tick, 25) for tick in range(3)] == [True] * 3
     assert WidthPrefix().ladder(LADDER) == RollingWindow().ladder(LADDER) == LADDER
+
+
+def test_the_window_may_move_seldom_and_far() -> None:
+    model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
+    plan, layout = followed(model)
+    ranking = RollingWindow(every=2, step=3)
+    assert [ranking.due(tick, 25) for tick in range(5)] == [True, False, True, False, True]
+
+    def kept(tick: int) -> list[object]:
+        at = RankingInputs(layout=layout, ladder=(0.5, 1.0), model=layout.flatten(model), tick=tick, plan=plan)
+        return by_tensor(ranking.rank(at), layout)["0.bias"]
+
+    # Two of four channels, from -0, -3 = 1 and -6 = 2 on.
+    assert [kept(tick) for tick in range(5)] == [[0, 0, 1, 1]] * 2 + [[1, 0, 0, 1]] * 2 + [[1, 1, 0, 0]]
+
+
+def test_widths_may_be_the_roots_of_the_densities() -> None:
+    model = nn.Sequential(nn.Linear(1, 10, bias=False), nn.Linear(10, 1, bias=False))
+    plan, layout = followed(model)
+    ladder = (0.05, 0.5, 1.0)
+    assert widths_for(plan, layout, ladder, "sqrt") == pytest.approx((0.2236, 0.7071, 1.0), abs=1e-4)
+    assert widths_for(plan, layout, ladder, "solved") == (0.1, 0.5, 1.0)  # its nearest shares: 2, 10 and 20 of 20
+    at = RankingInputs(layout=layout, ladder=ladder, model=layout.flatten(model), plan=plan)
+    ranked = WidthPrefix(widths="sqrt").rank(at)
+    assert ranked.sizes == (6, 16, 20)  # 3, 8 and 10 channels, rounded up
+    assert ranked.ladder == ladder
+    with pytest.raises(ValueError, match=r"densities 0\.5 and 0\.6 come to the same width, which keeps 16 of 20"):
+        WidthPrefix(widths="sqrt").rank(replace(at, ladder=(0.5, 0.6, 1.0)))
+
+
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
+def test_a_run_trains_the_small_networks_that_its_ranking_names(method: str) -> None:
+    run = objects(tiny.dense(), method, {"ranking": {"widths": "sqrt"}})
+    # 4, 6, 8, 12 and 16 of 16 channels: per channel 17 numbers before and 4 behind, and 4 biases.
+    assert run.server.levels.sizes == tuple(21 * channels + 4 for channels in (4, 6, 8, 12, 16))
+    before = run.server.model.clone()
+    drive(run, ticks=2)
+    assert not torch.equal(run.server.model, before)
 
 
 @pytest.mark.parametrize("ranking", [WidthPrefix(), RollingWindow()])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap
-from fedgmr.submodels.widths import kept_channels, solve_widths
+from fedgmr.submodels.widths import WidthRule, kept_channels, widths_for
 from fedgmr.training.chains import Chain
 from fedgmr.training.submodel.cut import Cut
 from fedgmr.training.submodel.flat_module import FlatModule
@@ -33,6 +33,7 @@ class SlicedCutter:
         ladder: Ladder,
         device: torch.device,
         *,
+        widths: WidthRule = "solved",
         scaler: bool | None = False,
         per_width: bool = False,
         channels_last: bool = False,
@@ -40,12 +41,13 @@ class SlicedCutter:
     ) -> None:
         """Slice `model`, which stays as it is, to small modules on `device` as its levels are asked for.
 
-        With `scaler` hidden activations are divided by the width in training; None: where the model has batch norm.
-        With `per_width` a client's buffers are one block per level, not one for all. With `channels_last` convolution
-        weights lie so. `prepare` changes a small module before it is used; parameters keep their names.
+        `widths` is how a density becomes a width. With `scaler` hidden activations are divided by the width in
+        training; None: where the model has batch norm. With `per_width` a client's buffers are one block per level, not
+        one for all. With `channels_last` convolution weights lie so. `prepare` changes a small module before it is
+        used; parameters keep their names.
         """
         self.model, self.layout, self.plan, self.device = model.to(device), layout, plan, device
-        self.widths = solve_widths(plan, layout, ladder)
+        self.widths = widths_for(plan, layout, ladder, widths)
         batch_norm = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
         self.scaled = batch_norm if scaler is None else scaler
         self.per_width, self.channels_last, self.prepare = per_width, channels_last, prepare
