@@ -14,6 +14,7 @@ RECIPE = "recipe.yaml"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"
+VIEWS = "views.safetensors"
 CHECKPOINTS = "checkpoints"
 UPDATES = "updates.jsonl"
 _TAIL = 1 << 16  # bytes at the end of a file in which its last row is looked for

@@ -23,6 +23,7 @@ from fedgmr.settings.schema import plain, schema
 from fedgmr.settings.slots import keys_of
 from fedgmr.settings.text import apply_overrides, read_mapping
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
+from fedgmr.training.evaluation.statistics import Norm
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.schedules import TrainingSettings
 
@@ -46,9 +47,32 @@ class EvaluationSettings:
     every_seconds: float | None = field(
         default=None, metadata={"above": 0, "help": "virtual seconds between evaluations; none: 10 x the period"}
     )
-    validation: Literal["server", "clients"] = field(
+    norm: Norm = field(
+        default="rebuilt",
+        metadata={
+            "help": "batch-norm statistics of a tested or handed-out model: rebuilt for it from the validation samples "
+            "(where clients validate, from theirs), the running averages of the clients, or those of each test batch"
+        },
+    )
+    views: tuple[Literal["merged", "padded", "levels"], ...] | Literal["merged"] = field(
+        default=("merged", "padded", "levels"),
+        metadata={
+            "help": "models that are tested: the merged one always, the zero-padded mean of the latest updates, the "
+            "sub-model of each level"
+        },
+    )
+    padded_every: int = field(
+        default=1, metadata={"at_least": 1, "help": "evaluations from one test of the padded model to the next"}
+    )
+    levels_every: int = field(
+        default=10, metadata={"at_least": 1, "help": "evaluations from one test of all levels to the next"}
+    )
+    validation: Literal["server", "clients", "test"] = field(
         default="server",
-        metadata={"help": "metric for restoration: a held-out server set, or the clients' own held-out samples"},
+        metadata={
+            "help": "samples that restoration and the choice of the best view see: held out by the server, held out "
+            "by each client, or (marked in every output) the test set, with nothing held out"
+        },
     )
     validation_samples: int | None = field(
         default=None,
@@ -62,6 +86,10 @@ class EvaluationSettings:
         default=0.1,
         metadata={"above": 0, "below": 1, "help": "share of its samples a client holds out, for validation: clients"},
     )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.views, str):
+            object.__setattr__(self, "views", (self.views,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +145,10 @@ class Recipe:
 
     @property
     def label(self) -> str:
-        """The run for people: method, seed, and whether it is a short one."""
-        return f"{self.method.title or self.method.name} seed {self.seed}{' (short)' if self.short else ''}"
+        """The run for people: method, seed, and what to know before one compares it."""
+        marks = ["short"] * self.short + ["decides on the test set"] * (self.evaluation.validation == "test")
+        marked = f" ({', '.join(marks)})" if marks else ""
+        return f"{self.method.title or self.method.name} seed {self.seed}{marked}"
 
 
 def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str | None = None) -> Recipe:

@@ -90,7 +90,7 @@ def _watched(directory: Path, recipe: Recipe, perform: Callable[[RunRow], dict[s
     if summary["status"] == "diverged":
         print(f"fedgmr: {summary['problem']}", file=sys.stderr)
         return 3
-    finish_run(directory, summary["final_accuracy"])
+    finish_run(directory, summary)
     return 0
 
 

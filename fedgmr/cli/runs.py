@@ -1,13 +1,16 @@
-"""The verbs of one run: run, resume; and the last line of a run, with its report."""
+"""The verbs of one run: run, resume, export; and the last line of a run, with its report."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
+from fedgmr.experiments.checkpoint import save_model
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
+from fedgmr.experiments.views import Views
+from fedgmr.files import VIEWS
 from fedgmr.reporting.display import Display
 from fedgmr.reporting.report import write_report
 
@@ -22,6 +25,16 @@ def add_verbs(verbs: Any) -> None:
     resume.add_argument("run", metavar="RUN", help="a run directory")
     resume.set_defaults(call=_resume)
 
+    export = verbs.add_parser(
+        "export",
+        help="write one of the models that a finished run can hand out",
+        description="Write a view of a finished run as a safetensors file; model.safetensors is its best one already.",
+    )
+    export.add_argument("run", metavar="RUN", help="a run directory")
+    export.add_argument("view", metavar="VIEW", nargs="?", help="merged, padded, 'level 0.05', ...; none: list them")
+    export.add_argument("--output", metavar="FILE", help="default: VIEW.safetensors in the run directory")
+    export.set_defaults(call=_export)
+
 
 def _run(given: argparse.Namespace) -> None:
     words = RecipeWords.read(given.recipe)
@@ -29,7 +42,7 @@ def _run(given: argparse.Namespace) -> None:
     directory = words.directory(recipe.name)
     with Display() as display:
         result = run_recipe(recipe, directory, display.begin("", recipe.label, recipe.seconds))
-    finish_run(directory, result.final_accuracy)
+    finish_run(directory, result.summary)
 
 
 def _resume(given: argparse.Namespace) -> None:
@@ -37,13 +50,29 @@ def _resume(given: argparse.Namespace) -> None:
     recipe = read_recipe(directory)
     with Display() as display:
         result = resume_run(directory, display.begin("", recipe.label, recipe.seconds))
-    finish_run(directory, result.final_accuracy)
+    finish_run(directory, result.summary)
 
 
-def finish_run(directory: Path, accuracy: float) -> None:
+def _export(given: argparse.Namespace) -> None:
+    directory = Path(given.run)
+    views = Views.read(directory / VIEWS)
+    if given.view is None:
+        print("\n".join(views.names))
+        return
+    state = views.state(given.view)
+    output = Path(given.output) if given.output else directory / f"{given.view.replace(' ', '-')}.safetensors"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    save_model(output, state)
+    print(f"Model: {output}")
+
+
+def finish_run(directory: Path, summary: Mapping[str, Any]) -> None:
     """Write the report of a run and say where it is."""
     report = report_line(lambda: write_report(directory), f"Run: {directory}")
-    print(f"Final accuracy {100 * accuracy:.2f} %. {report}")
+    best = summary["best_view"]
+    other = summary["views"].get(best) if best != "merged" else None
+    handed_out = f" (merged; handed out: {best}, {100 * other['accuracy']:.2f} %)" if other else ""
+    print(f"Final accuracy {100 * summary['final_accuracy']:.2f} %{handed_out}. {report}")
 
 
 def report_line(write: Callable[[], Path], otherwise: str) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedgmr.exchange import ClientProfile
 from fedgmr.experiments.dealing import deal
@@ -27,7 +27,7 @@ from fedgmr.server.label_aware import Labels
 from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.partition import Indices, SampleOrder
-from fedgmr.tasks.task import Task, named_task
+from fedgmr.tasks.task import Samples, Task, named_task
 from fedgmr.training.choice import LocalTraining
 from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.training.work import LocalWork
@@ -141,6 +141,7 @@ def make_training(
         steps=recipe.training.steps,
         seed=recipe.seed,
         held_out=held_out,
+        rebuilds=recipe.evaluation.norm == "rebuilt",
         execution=recipe.execution,
     )
     return LocalTraining(
@@ -162,16 +163,12 @@ def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = No
     """
     method, device = recipe.method, task.train[0].device
     layout = task.layout()
-    samples = None
-    if recipe.evaluation.validation == "server":
-        held_out = torch.from_numpy(task.hold_out(recipe.seed)[1]).to(device)
-        samples = task.train[0][held_out], task.train[1][held_out]
     evaluator = Evaluator(
         task,
         layout,
         seed=recipe.seed,
-        norm=method.local.norm,
-        calibration=None if samples is None else samples[0],
+        norm=recipe.evaluation.norm,
+        validation=_validation_samples(recipe, task),
         execution=recipe.execution,
     )
     initial = task.initial_model(recipe.seed).to(device)
@@ -189,11 +186,25 @@ def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = No
         seconds=recipe.seconds,
         seed=recipe.seed,
         participation=recipe.participation,
-        validate=None if samples is None else partial(evaluator.validate, samples=samples),
+        validate=None if evaluator.validation is None else partial(_validated, evaluator),
         plan=plan,
         labels=_labels(task, layout, plan, len(profiles), parts) if plan and method.label_aware else None,
     )
     return server, evaluator
+
+
+def _validation_samples(recipe: Recipe, task: Task) -> Samples | None:
+    """The samples that the server decides on; None where clients validate."""
+    if recipe.evaluation.validation == "clients":
+        return None
+    if recipe.evaluation.validation == "test":
+        return task.test
+    held_out = torch.from_numpy(task.hold_out(recipe.seed)[1]).to(task.train[0].device)
+    return task.train[0][held_out], task.train[1][held_out]
+
+
+def _validated(evaluator: Evaluator, model: Tensor, buffers: Tensor) -> float:
+    return evaluator.task.metrics[0].score(evaluator.validate(model, buffers).accuracy)
 
 
 def make_plan(recipe: Recipe, model: nn.Module) -> ChannelPlan | None:

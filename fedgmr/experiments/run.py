@@ -17,8 +17,9 @@ from fedgmr.experiments.allocation import reused_memory
 from fedgmr.experiments.assembly import Assembly, assemble, make_task, resolve
 from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint, save_model
 from fedgmr.experiments.rundir import create_run, locked, open_run, provenance, write_summary
+from fedgmr.experiments.views import MERGED, Views, best_view, compared, view_of, views_due
 from fedgmr.federation import federate
-from fedgmr.files import MODEL
+from fedgmr.files import MODEL, VIEWS
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
@@ -27,6 +28,8 @@ from fedgmr.reporting.recorder import History, Recorder
 from fedgmr.settings.build import build
 from fedgmr.tasks.task import Task
 from fedgmr.training.evaluation.evaluator import Measurement
+
+Scores = dict[str, tuple[Measurement, Measurement | None]]  # by view: on the test set, and on validation samples
 
 
 class Watcher(Protocol):
@@ -44,23 +47,24 @@ class Result:
 
     recipe: Recipe
     history: History
-    model: dict[str, Tensor]  # the final global model by parameter and buffer name
+    model: dict[str, Tensor]  # the final model of the best view, by parameter and buffer name
+    views: Views  # all that the run can hand out
     summary: dict[str, Any]
 
     @property
     def final_accuracy(self) -> float:
-        """Accuracy of the global model at the time budget, 0..1."""
+        """Accuracy of the merged model at the time budget, 0..1."""
         return float(self.history[-1]["accuracy"])
 
     def save(self, path: str | Path) -> Path:
-        """Write a run directory: recipe, metrics, summary, final model. Returns it."""
+        """Write a run directory: recipe, metrics, summary, final models. Returns it."""
         directory = Path(path)
         create_run(directory, self.recipe)
         recorder = Recorder(directory)
         for row in self.history:
             recorder.record(dict(row))
         recorder.close()
-        save_model(directory / MODEL, self.model)
+        _save_models(directory, self)
         write_summary(directory, self.summary)
         return directory
 
@@ -143,6 +147,12 @@ def run_assembly(
         return _Execution(assembly, Recorder(directory), directory, watcher).finish(resumed=False)
 
 
+def _save_models(directory: Path, result: Result) -> None:
+    save_model(directory / MODEL, result.model)
+    if len(result.views.states) > 1:
+        result.views.save(directory / VIEWS)
+
+
 class _Execution:
     """One pass through the loop: evaluates on the time grid, records, checkpoints."""
 
@@ -154,7 +164,7 @@ class _Execution:
         # A resumed run's wall time and evaluation grid go on where they were cut.
         self.began = time.perf_counter() - last["wall"]
         self.grid = self._grid(last["seconds"])
-        self.unscored: tuple[dict[str, Any], Measurement] | None = None  # the newest row, while a GPU measures
+        self.unscored: tuple[dict[str, Any], Scores] | None = None  # the newest row, while a GPU measures
         self.saved = time.perf_counter()  # the last checkpoint, or the start
 
     def finish(self, *, resumed: bool) -> Result:
@@ -184,16 +194,19 @@ class _Execution:
             raise
         finally:
             self.recorder.close()
-        # Of the final model, on the server's held-out samples; None where clients validate.
-        validated = None if server.validate is None else server.validate(server.model, server.buffers)
+        # Of the final merged model; None where clients validate.
+        evaluator = self.assembly.evaluator
+        validated = None if server.validate is None else evaluator.validate(*view_of(server, MERGED)).accuracy
+        views, summary = Views.of(server, evaluator), self._summary("finished", validated)
         result = Result(
             recipe=recipe,
             history=History(self.recorder.rows),
-            model=self.assembly.evaluator.state(server.model, server.buffers),
-            summary=self._summary("finished", validated),
+            model=views.state(summary["best_view"] or MERGED),
+            views=views,
+            summary=summary,
         )
         if self.directory is not None:
-            save_model(self.directory / MODEL, result.model)
+            _save_models(self.directory, result)
             # Last, because a finished summary says that everything else is there.
             write_summary(self.directory, result.summary)
         return result
@@ -238,7 +251,6 @@ class _Execution:
         server, fleet = self.assembly.server, self.assembly.fleet
         self._complete()
         server.settle()
-        measurement = self.assembly.evaluator.test(server.model, server.buffers)
         row = {
             "seconds": seconds,
             "tick": server.tick,
@@ -254,19 +266,49 @@ class _Execution:
             "in_flight": fleet.in_flight,
             "wall": round(time.perf_counter() - self.began, 3),
         }
-        self.unscored = row, measurement
+        self.unscored = row, self._measure(seconds)
         self._complete(at_once=False)
+
+    def _measure(self, seconds: float) -> Scores:
+        """Start to test the views that are due, and to validate them where there are several to choose from."""
+        server, evaluator, recipe = self.assembly.server, self.assembly.evaluator, self.assembly.recipe
+        settings = recipe.evaluation
+        chosen = settings.validation == "server" and len(server.ladder) > 1 and len(settings.views) > 1
+        scores: Scores = {}
+        for name in views_due(server, recipe, len(self.recorder.rows), seconds):
+            view = view_of(server, name)
+            scores[name] = evaluator.test(*view), evaluator.validate(*view) if chosen else None
+        return scores
 
     def _complete(self, *, at_once: bool = True) -> None:
         """Record the newest row if its score was not there yet; `at_once`: wait for it."""
-        if self.unscored is None or not (at_once or self.unscored[1].ready):
+        if self.unscored is None or not (at_once or all(test.ready for test, _ in self.unscored[1].values())):
             return
-        (row, measurement), self.unscored = self.unscored, None
-        loss = measurement.loss if math.isfinite(measurement.loss) else None  # JSON has no other word for it
-        self.recorder.record(row | {"accuracy": measurement.accuracy, "loss": loss})
+        (row, scores), self.unscored = self.unscored, None
+        measured = {name: self._fields(test, validation) for name, (test, validation) in scores.items()}
+        merged = measured.pop(MERGED)
+        self.recorder.record(row | merged | ({"views": measured} if measured else {}))
+
+    def _fields(self, test: Measurement, validation: Measurement | None) -> dict[str, Any]:
+        """What a row says about one view; null where a number is not finite, because JSON has no other word for it."""
+        names = [metric.name for metric in self.assembly.task.metrics[1:]]
+        loss = test.loss if math.isfinite(test.loss) else None
+        fields: dict[str, Any] = {"accuracy": test.accuracy, "loss": loss}
+        if names:
+            fields["metrics"] = dict(zip(names, test.values[1:-1], strict=True))
+        return fields if validation is None else fields | {"validation": validation.accuracy}
 
     def _summary(self, status: str, validated: float | None = None) -> dict[str, Any]:
         recipe, task, rows = self.assembly.recipe, self.assembly.task, self.recorder.rows
+        metric, scores = task.metrics[0], compared(rows)
+        last = rows[-1]
+        views = {
+            name: {"accuracy": view["accuracy"], "loss": view["loss"], "validation": scores.get(name)}
+            for name, view in ((MERGED, last), *last.get("views", {}).items())
+        }
+        on_test = recipe.evaluation.validation == "test"
+        validation = self.assembly.evaluator.validation
+        best = best_view(scores, metric, 0 if validation is None else len(validation[0]))
         return {
             "schema_version": 1,
             "status": status,
@@ -283,9 +325,13 @@ class _Execution:
             "seconds": recipe.seconds,
             "clock": self.assembly.fleet.clock,
             "ticks": self.assembly.server.tick,
-            "final_accuracy": rows[-1]["accuracy"],
-            "final_loss": rows[-1]["loss"],
+            "metric": metric.name,
+            "final_accuracy": last["accuracy"],
+            "final_loss": last["loss"],
             "validation_accuracy": validated,
+            "decides_on_test": on_test,
+            "best_view": None if on_test else best,
+            "views": views,
             "refused": dict(self.assembly.fleet.refused),
             "wall_seconds": round(time.perf_counter() - self.began, 3),
             **provenance(recipe.device),

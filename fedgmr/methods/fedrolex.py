@@ -2,7 +2,7 @@
 
 Alam, Liu, Yan, Zhang: FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS
 2022. All clients use the same roll, and each layer takes it modulo its own size. Under semi-asynchronous coordination
-the window rolls with the tick. Batch norm uses batch statistics in the test too. The masked loss is off: without the
+the window rolls with the tick. Batch norm has no running statistics in training. The masked loss is off: without the
 gradient clipping of the released code a moving window with zeroed logits is unstable (docs/methods/fedrolex.md).
 """
 
@@ -17,7 +17,7 @@ FEDROLEX = Method(
     name="fedrolex",
     title="FedRolex",
     ranking=RollingWindow(),
-    local=WidthSGD(masked_loss=False, norm="batch"),
+    local=WidthSGD(masked_loss=False),
     aggregation=LabelAware(),
     coordination=Synchronous(),
     buffer=BufferRule(keep=False),

@@ -2,8 +2,8 @@
 
 Diao, Ding, Tarokh: HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients,
 ICLR 2021. A sub-model is a prefix of the channels of each layer. Training divides hidden activations by the width
-(scaler) and zeroes the logits of classes that the client does not have (masked loss). Batch norm is static. The server
-averages a class's row of the output layer over the clients that have the class.
+(scaler) and zeroes the logits of classes that the client does not have (masked loss). Batch norm has no running
+statistics in training. The server averages a class's row of the output layer over the clients that have the class.
 """
 
 from fedgmr.methods.method import Method
@@ -17,7 +17,7 @@ HETEROFL = Method(
     name="heterofl",
     title="HeteroFL",
     ranking=WidthPrefix(),
-    local=WidthSGD(norm="static"),
+    local=WidthSGD(),
     aggregation=LabelAware(),
     coordination=Synchronous(),
     buffer=BufferRule(keep=False),

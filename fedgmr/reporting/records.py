@@ -43,6 +43,13 @@ class Evaluations:
     bytes_server: NDArray[np.int64]  # [E]
     in_flight: NDArray[np.int64]  # [E]
     wall: NDArray[np.float64]  # [E] seconds of the host
+    views: Mapping[str, NDArray[np.float64]]  # by view other than the merged one: accuracy [E], NaN where not tested
+
+    def view(self, name: str) -> NDArray[np.float64]:
+        """Accuracies of a view, NaN where it was not tested; all NaN for one that never was."""
+        if name == "merged":
+            return self.accuracy
+        return self.views.get(name, np.full(len(self.seconds), math.nan))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,6 +156,8 @@ class Run:
             notices.append(f"This run ended with status “{self.status}”. Shown up to {end}.")
         if self.summary.get("short"):
             notices.append("Short run: a shortened recipe, good for trying things out, not for conclusions.")
+        if self.summary.get("decides_on_test"):
+            notices.append("Decides on the test set: nothing is held out, so its accuracy is optimistic.")
         if self.summary.get("stand_in"):
             notices.append(f"Stand-in data: {self.summary['stand_in']}.".replace("..", "."))
         return notices
@@ -202,7 +211,15 @@ def _read_history(path: Path) -> Evaluations:
             raise ValueError(f"{path} line {number} is not valid JSON: {error}") from error
     if not rows:
         raise ValueError(f"{path.parent} is not a run directory yet: no complete evaluation in metrics.jsonl")
-    return Evaluations(**{name: _column(rows, name, path) for name in _FLOAT_COLUMNS + _INTEGER_COLUMNS})
+    names = dict.fromkeys(name for row in rows for name in row.get("views", {}))
+    try:
+        views = {
+            name: np.array([row.get("views", {}).get(name, {}).get("accuracy") for row in rows], dtype=np.float64)
+            for name in names
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: the views of an evaluation are not numbers by name ({error})") from error
+    return Evaluations(views=views, **{name: _column(rows, name, path) for name in _FLOAT_COLUMNS + _INTEGER_COLUMNS})
 
 
 def _column(rows: list[dict[str, Any]], name: str, path: Path) -> NDArray[Any]:

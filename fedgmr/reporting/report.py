@@ -4,6 +4,7 @@ Read `html_page` next, which the page is made of; `comparison` makes the page of
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedgmr.reporting.html_page import Page
 from fedgmr.reporting.quantities import format_bytes, format_percent, format_seconds
 from fedgmr.reporting.records import Curve, Run, read_run
 
+_VIEWS = ("model", "final accuracy", "loss", "validation, last evaluations", "")
 _ROWS = 10  # of the table of evaluations
 _EVALUATIONS = ("time", "tick", "accuracy", "loss", "mean density", "updates", "received", "sent")
 
@@ -42,6 +44,9 @@ def write_report(run_dir: str | Path) -> Path:
     page.figure(images["bytes"], "Data each client received and sent in the whole run (1 MB is 10⁶ bytes).")
     page.heading("Evaluations")
     page.table(_EVALUATIONS, *_evaluations(run))
+    if views := _views(run):
+        page.heading("Models of this run")
+        page.table(_VIEWS, *views)
     page.heading("Provenance")
     page.details("Resolved recipe", run.recipe_text)
     if versions := run.summary.get("versions"):
@@ -68,6 +73,18 @@ def _facts(run: Run) -> dict[str, str]:
         "device": str(summary.get("device", "")),
     }
     return {name: value for name, value in entries.items() if value}
+
+
+def _views(run: Run) -> list[list[str]]:
+    """One row per view, where there are several."""
+    views: Mapping[str, Mapping[str, float | None]] = run.summary.get("views") or {}
+    rows = []
+    for name, view in views.items() if len(views) > 1 else ():
+        shares = [None if view[key] is None else float(view[key] or 0) for key in ("accuracy", "validation")]
+        final, validated = ("-" if share is None else format_percent(share, 2) for share in shares)
+        loss = "-" if view["loss"] is None else f"{view['loss']:.3f}"
+        rows.append([name, final, loss, validated, "best" if name == run.summary.get("best_view") else ""])
+    return rows
 
 
 def _evaluations(run: Run) -> list[list[str]]:

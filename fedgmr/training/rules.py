@@ -20,7 +20,7 @@ from fedgmr.submodels.layout import TensorPlace
 from fedgmr.training.optimizers import Optimizer
 from fedgmr.training.submodel.workspace import SubModel, Workspace
 
-Norm = Literal["running", "static", "batch", "per_width"]
+Norm = Literal["tracked", "batch"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class LocalRule:
 
     @property
     def norm(self) -> Norm:
-        """The way in which batch-norm statistics are kept; see `WidthSGD.norm`."""
-        return "running"
+        """Whether clients track batch-norm statistics and send them back; see `WidthSGD.norm`."""
+        return "tracked"
 
     @property
     def scaler(self) -> bool | None:
@@ -58,7 +58,7 @@ class LocalRule:
     @property
     def tracks_statistics(self) -> bool:
         """Whether clients train batch-norm statistics and send them back."""
-        return self.norm in ("running", "per_width")
+        return self.norm == "tracked"
 
     @property
     def stacking(self) -> Stacking | None:
@@ -117,11 +117,11 @@ class WidthSGD(LocalRule):
     masked_loss: bool = field(
         default=True, metadata={"help": "logits of classes that the client does not have are set to 0"}
     )
-    norm: Literal["running", "static", "batch"] = field(
-        default="static",
+    norm: Norm = field(
+        default="batch",
         metadata={
-            "help": "batch norm: running = clients track, the server averages; static = batch statistics in training, "
-            "the server builds statistics before a test; batch = batch statistics in the test too"
+            "help": "batch norm in training: tracked = clients track statistics and the server averages them; "
+            "batch = nobody does; for tests see evaluation.norm"
         },
     )
 
@@ -153,11 +153,6 @@ class OrderedDropout(LocalRule):
     soft_targets: Literal["softmax", "sigmoid"] = field(
         default="softmax", metadata={"help": "what turns the teacher's outputs into targets: sigmoid for a BCE loss"}
     )
-
-    @property
-    def norm(self) -> Norm:
-        """Statistics are kept once per width."""
-        return "per_width"
 
     @property
     def stacking(self) -> Stacking | None:
@@ -210,7 +205,7 @@ class ThresholdedSGD(LocalRule):
 
     kind: ClassVar[str] = "thresholded_sgd"
     needs_mask: ClassVar[bool] = True
-    norm: Literal["running", "static", "batch"] = field(default="static", metadata={"help": "as for width_sgd"})
+    norm: Norm = field(default="batch", metadata={"help": "as for width_sgd"})
     derivative: bool = field(default=True, metadata={"help": "false: leave the mask's derivative out"})
     scope: Literal["global", "layerwise"] = field(default="global", metadata={"help": "one theta, or one per tensor"})
     ranks: Literal["everything", "prunable"] = field(

@@ -7,7 +7,6 @@ changes nothing. Read next: `plain/sequential.py`, which performs it as a plain 
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -34,6 +33,7 @@ class LocalWork:
     steps: int
     seed: int
     held_out: Sequence[Indices] | None = None  # each client's own validation samples, where clients report the metric
+    rebuilds: bool = False  # where clients report, they also rebuild batch-norm statistics from these samples
     execution: ExecutionSettings = ExecutionSettings()
     _absent: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
@@ -95,19 +95,23 @@ class LocalWork:
         return self.task.loss(outputs.masked_fill(self.absent(client, outputs.shape[-1]), 0), targets)
 
     def report(self, task: ClientTask, module: nn.Module) -> Report:
-        """Measure the received sub-model in `module` on the client's own held-out samples."""
+        """Measure the received sub-model in `module` on the client's own held-out samples, with batch statistics."""
         assert self.held_out is not None
         indices = torch.from_numpy(self.held_out[task.client]).to(self.device)
         inputs, targets = self.task.train
         hits, count = 0.0, 0
+        metric = self.task.metrics[0]
+        # Equal batches, as where the server evaluates.
+        batches = torch.tensor_split(indices, max(1, math.ceil(len(indices) / self.task.evaluation_batch)))
+        norms = BatchNorms(module) if len(indices) > 1 else BatchNorms()
         module.eval()
-        with torch.no_grad(), BatchNorms(module).batch_statistics() if len(indices) > 1 else nullcontext():
-            # Equal batches, as where the server evaluates.
-            for part in torch.tensor_split(indices, max(1, math.ceil(len(indices) / self.task.evaluation_batch))):
-                good, number = self.task.metrics[0].measure(module(self.task.inputs(inputs[part])), targets[part])
-                hits, count = hits + float(good), count + number
+        with torch.no_grad(), norms.batch_statistics(rebuild=self.rebuilds) as begin:
+            for number, part in enumerate(batches):
+                begin(number)
+                good, counted = metric.measure(module(self.task.inputs(inputs[part])), targets[part])
+                hits, count = hits + float(good), count + counted
         module.train()
-        return Report(metric=self.task.metrics[0].score(hits / max(1, count)), samples=count)
+        return Report(metric=metric.score(hits / max(1, count)), samples=count)
 
     def mean_loss(self, losses: Sequence[Tensor], values: Tensor) -> Tensor:
         """The mean of the steps' losses; NaN where a value is not finite, so the last step's damage is seen too."""
@@ -129,7 +133,7 @@ class LocalWork:
 
         `memory` stays with the client: whoever keeps it gives it to its next task.
         """
-        if not self.rule.tracks_statistics:
+        if not self.rule.tracks_statistics and not (self.rebuilds and report):
             buffers = task.buffers
         elif self.rule.per_width:  # of the widths up to the task's
             buffers = buffers[: (task.level + 1) * (len(task.buffers) // len(task.levels.ladder))]

@@ -35,7 +35,10 @@ def rows_of(result: Result) -> list[dict[str, Any]]:
 def test_a_row_that_waits_is_recorded_as_if_it_had_not(
     every: int, ever_ready: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = recipe_from(recipe("dense", "fedgmr", seconds=150.0, checkpoint={"every": every, "keep": 2}))
+    data = recipe(
+        "dense", "fedgmr", seconds=150.0, checkpoint={"every": every, "keep": 2}, evaluation={"views": "merged"}
+    )
+    settings = recipe_from(data)
     expected = run_recipe(settings, None)
     waiting: list[Measurement] = []
     most = 0

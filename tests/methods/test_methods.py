@@ -157,7 +157,7 @@ def test_nested_fields_are_overridden() -> None:
         {"local": {"scaler": False}, "restoration": {"patience": 9}, "interval": 7},
         {"local": {"norm": "batch"}, "aggregation": {"label_aware": False}, "ladder": [0.25, 1], "interval": 8},
     )
-    assert method.local == WidthSGD(scaler=False, norm="batch")  # what an override leaves out stays
+    assert method.local == WidthSGD(scaler=False)  # what an override leaves out stays
     assert method.aggregation == LabelAware(label_aware=False)
     assert method.restoration == Saturation(patience=9)
     assert (method.ladder, method.interval) == ((0.25, 1.0), 8)
@@ -168,7 +168,7 @@ def test_nested_fields_are_overridden() -> None:
     for wrong, words in (
         ({"local": {"scalar": True}}, "method.local.scalar is not a known key: did you mean method.local.scaler?"),
         ({"ranking": "width_perfix"}, "did you mean width_prefix?"),
-        ({"local": {"norm": "per_width"}}, "method.local.norm is 'per_width': give one of running, static, batch."),
+        ({"local": {"norm": "per_width"}}, "method.local.norm is 'per_width': give one of tracked, batch."),
     ):
         with pytest.raises(SettingError) as refused:
             named_method("heterofl", wrong)
@@ -382,18 +382,27 @@ def test_every_method_runs_and_is_decided_by_its_seed(name: str) -> None:
     assert all(now >= before for now, before in zip(end["level"], start["level"], strict=True))
 
 
-@pytest.mark.parametrize("name", ["fedgmr", "heterofl", "fjord", "fiarse"])
-def test_the_final_model_is_the_one_that_was_tested(name: str) -> None:
-    """Batch norm's statistics are in it, wherever the method keeps them; FedRolex has none."""
-    result, task = run_of(name, seconds=400.0), tiny.normed()
-    net = task.model()
-    net.load_state_dict(result.model)
+@pytest.mark.parametrize("validation", ["server", "clients"])
+@pytest.mark.parametrize("name", PAPER)
+def test_every_model_of_a_run_is_the_one_that_was_tested(name: str, validation: str) -> None:
+    """Batch norm's statistics are in it, whoever has the samples to rebuild them from."""
+    task = tiny.normed()
+    result = run_of(name, seconds=400.0, evaluation={"validation": validation})
+    last = result.history[-1]
+    tested = {"merged": last, **last.get("views", {})}
+    assert list(tested) == result.views.names
+    assert (len(tested) == 6) == (name not in ("fedavg", "fedasync"))
     inputs, targets = task.test
-    with torch.no_grad():
-        outputs = net.eval()(inputs)
-    assert task.loss(outputs, targets).item() == pytest.approx(result.history[-1]["loss"], rel=1e-5)
-    assert (outputs.argmax(1) == targets).double().mean().item() == pytest.approx(result.final_accuracy)
-    assert result.model["1.running_mean"].abs().max() > 0
+    net = task.model()
+    for view, measured in tested.items():
+        net.load_state_dict(result.views.state(view))
+        with torch.no_grad():
+            outputs = net.eval()(inputs)
+        assert task.loss(outputs, targets).item() == pytest.approx(measured["loss"], rel=1e-5)
+    best = result.views.state(result.summary["best_view"])
+    assert all(torch.equal(result.model[key], best[key]) for key in best)
+    if validation == "clients":
+        assert result.summary["best_view"] == "merged"
 
 
 def test_the_methods_differ() -> None:

@@ -1,5 +1,8 @@
 """Evaluation: numbers by hand, whatever the batch size, and batch statistics where they are due."""
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from e2e import tiny
@@ -8,8 +11,10 @@ from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.losses import token_cross_entropy, token_top1
-from fedgmr.tasks.task import Task
+from fedgmr.tasks.metrics import Metric
+from fedgmr.tasks.task import Samples, Task
 from fedgmr.training.evaluation.evaluator import Evaluator, Measurement
+from fedgmr.training.evaluation.statistics import Norm
 from fedgmr.training.plain.sequential import SequentialExecutor
 
 INPUTS = torch.linspace(-2, 2, 46).view(23, 2)
@@ -20,9 +25,11 @@ def linear_task() -> Task:
     return Task(name="t", model=lambda: nn.Linear(2, 3), train=(INPUTS, TARGETS), test=(INPUTS, TARGETS))
 
 
-def evaluator(task: Task, batch: int = 1000) -> tuple[Evaluator, Layout]:
+def evaluator(
+    task: Task, batch: int = 1000, validation: Samples | None = None, norm: Norm = "running"
+) -> tuple[Evaluator, Layout]:
     layout = task.layout()
-    return Evaluator(task, layout, batch=batch), layout
+    return Evaluator(task, layout, batch=batch, norm=norm, validation=validation or task.train), layout
 
 
 def both(measured: Measurement) -> tuple[float, float]:
@@ -47,7 +54,8 @@ def test_a_measurement_by_hand() -> None:
     assert both(made.test(identity, torch.empty(0))) == (0.75, 2.0)
     swapped = torch.tensor([0.0, 1.0, 1.0, 0.0])
     assert both(made.test(swapped, torch.empty(0))) == (0.25, 2.25)
-    assert made.validate(identity, torch.empty(0), (inputs[:2], samples[1][:2])) == 0.5
+    made, _ = evaluator(task, validation=(inputs[:2], samples[1][:2]))
+    assert both(made.validate(identity, torch.empty(0))) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize("batch", [1, 7, 22, 23])
@@ -60,7 +68,7 @@ def test_the_batch_size_does_not_matter(batch: int) -> None:
     empty = torch.empty(0)
     assert parts.test(model, empty).loss == pytest.approx(expected, abs=1e-6)
     assert parts.test(model, empty).accuracy == pytest.approx(whole.test(model, empty).accuracy, abs=1e-6)
-    assert parts.validate(model, empty, task.train) == pytest.approx(whole.test(model, empty).accuracy, abs=1e-6)
+    assert parts.validate(model, empty).accuracy == pytest.approx(whole.test(model, empty).accuracy, abs=1e-6)
 
 
 def test_the_task_says_how_many_samples_fit() -> None:
@@ -156,15 +164,27 @@ def norm_task(**more: object) -> tuple[Task, Tensor, Tensor]:
     return task, layout.flatten(model), layout.flatten_buffers(model)
 
 
-def test_validation_uses_batch_statistics_and_testing_running_ones() -> None:
+@pytest.mark.parametrize("norm", ["running", "batch", "rebuilt"])
+def test_test_and_validation_have_the_same_kind_of_statistics(norm: Norm) -> None:
     task, model, buffers = norm_task()
-    made, _ = evaluator(task)
+    made, _ = evaluator(task, norm=norm)
     given = buffers.clone()
-    assert made.test(model, buffers).accuracy == 0.5
-    assert made.validate(model, buffers, task.train) == 1.0
-    assert torch.equal(buffers, given), "the running statistics of the global model stay"
-    assert not any(module.training for module in made.module.modules())
-    assert made.test(model, buffers).accuracy == 0.5
+    expected = 0.5 if norm == "running" else 1.0
+    for _ in range(2):
+        assert made.test(model, buffers).accuracy == expected
+        assert made.validate(model, buffers).accuracy == expected
+        assert torch.equal(buffers, given), "the running statistics of the global model stay"
+        assert not any(module.training for module in made.module.modules())
+
+
+def test_several_metrics_are_pooled_each_over_its_own_count() -> None:
+    def first_two(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+        return targets[:2].sum(), 2
+
+    task = replace(linear_task(), also=(Metric(name="sum", measure=first_two, unit=""),))
+    made, _ = evaluator(task, batch=8)  # of 8, 8 and 7 samples: targets 0 1, 2 0 and 1 2
+    measured = made.test(torch.zeros(9), torch.empty(0))
+    assert measured.values == pytest.approx([8 / 23, 6 / 6, math.log(3)])
 
 
 def test_running_statistics_are_those_given() -> None:
@@ -176,9 +196,9 @@ def test_running_statistics_are_those_given() -> None:
 
 def test_only_batch_norm_leaves_evaluation() -> None:
     task, model, buffers = norm_task(model=lambda: nn.Sequential(nn.Dropout(0.9), nn.BatchNorm1d(2)))
-    made, _ = evaluator(task)
+    made, _ = evaluator(task, norm="batch")
     for _ in range(5):
-        assert made.validate(model, buffers, task.train) == 1.0
+        assert made.validate(model, buffers).accuracy == 1.0
 
 
 def test_evaluation_mode_returns_even_after_an_error() -> None:
@@ -186,19 +206,19 @@ def test_evaluation_mode_returns_even_after_an_error() -> None:
         raise RuntimeError("no metric")
 
     task, model, buffers = norm_task(metric=broken)
-    made, _ = evaluator(task)
+    made, _ = evaluator(task, norm="batch")
     with pytest.raises(RuntimeError, match="no metric"):
-        made.validate(model, buffers, task.train)
+        made.validate(model, buffers)
     assert not any(module.training for module in made.module.modules())
 
 
 def test_no_batch_of_a_single_sample_is_left_over() -> None:
     # Five samples in batches of at most four: a single one has no batch statistics.
     task, model, buffers = norm_task()
-    made, _ = evaluator(task, batch=4)
     inputs, targets = task.train
     samples = (torch.cat([inputs, inputs[:1]]), torch.cat([targets, targets[:1]]))
-    assert 0.0 <= made.validate(model, buffers, samples) <= 1.0
+    made, _ = evaluator(task, batch=4, validation=samples, norm="batch")
+    assert 0.0 <= made.validate(model, buffers).accuracy <= 1.0
 
 
 def test_frozen_parameters_are_those_of_the_run() -> None:

@@ -576,7 +576,7 @@ def test_scaler_none_is_for_batch_norm() -> None:
     for task, as_if in ((normed_task(), True), (small_task(), False)):
         updates: dict[bool | None, Update] = {}
         for scaler in (None, True, False):
-            executor, levels = sliced(task, WidthSGD(scaler=scaler, norm="running"), LADDER)
+            executor, levels = sliced(task, WidthSGD(scaler=scaler, norm="tracked"), LADDER)
             updates[scaler] = executor.train([work(task, levels, 1)])[0]
         assert torch.equal(updates[None].values, updates[as_if].values)
         assert not torch.equal(updates[None].values, updates[not as_if].values)
@@ -629,25 +629,24 @@ def test_a_class_the_client_lacks_contributes_no_gradient(kind: str) -> None:
     assert plain.train([work(task, levels, model=model, first_batch=number)])[0].values[2] < 5.0
 
 
-def test_only_running_statistics_come_back_changed() -> None:
+def test_only_tracked_statistics_come_back_changed() -> None:
     task = normed_task()
     changed = {}
-    for norm in ("running", "static", "batch"):
+    for norm in ("tracked", "batch"):
         executor, levels = sliced(task, WidthSGD(norm=norm), LADDER, steps=3)  # type: ignore[arg-type]
         job = work(task, levels, 1, buffers=torch.arange(12.0) + 1)
         update = executor.train([job])[0]
         changed[norm] = ~update.buffers.eq(torch.arange(12.0) + 1)
         assert torch.equal(job.buffers, torch.arange(12.0) + 1)
     four = [True] * 4 + [False] * 2
-    assert changed["running"].tolist() == four + four  # the units of the width
-    assert not changed["static"].any()
+    assert changed["tracked"].tolist() == four + four  # the units of the width
     assert not changed["batch"].any()
-    for rule in (ThresholdedSGD(), ThresholdedSGD(norm="running")):
+    for rule in (ThresholdedSGD(), ThresholdedSGD(norm="tracked")):
         update = masked(task, rule).train([work(task, buffers=torch.arange(12.0) + 1)])[0]
-        assert torch.equal(update.buffers, torch.arange(12.0) + 1) == (rule.norm == "static")
+        assert torch.equal(update.buffers, torch.arange(12.0) + 1) == (rule.norm == "batch")
 
 
-# The test of methods with static batch norm
+# Batch norm in tests
 
 
 def norm_task(momentum: float | None = 0.1, **more: Any) -> Task:
@@ -658,13 +657,13 @@ def norm_task(momentum: float | None = 0.1, **more: Any) -> Task:
 
 
 MODEL, INITIAL = torch.tensor([2.0, 1.0]), torch.tensor([100.0, 9.0])  # weight and bias; mean and variance
-CALIBRATION = torch.tensor([[1.0], [3.0], [5.0], [11.0]])
+VALIDATION = torch.tensor([[1.0], [3.0], [5.0], [11.0]]), torch.zeros(4, dtype=torch.int64)
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.7, None])
-def test_static_norm_builds_its_statistics_from_calibration_inputs(momentum: float | None) -> None:
+def test_statistics_are_rebuilt_from_validation_inputs(momentum: float | None) -> None:
     task = norm_task(momentum)
-    made = Evaluator(task, task.layout(), batch=2, norm="static", calibration=CALIBRATION)
+    made = Evaluator(task, task.layout(), batch=2, norm="rebuilt", validation=VALIDATION)
     given = INITIAL.clone()
     # Batches (1, 3) and (5, 11): means 2 and 8, variances 2 and 18; their means are 5 and 10.
     expected = 1 + 2 * (17.5 - 5) / math.sqrt(10 + 1e-5)
@@ -679,7 +678,7 @@ def test_static_norm_builds_its_statistics_from_calibration_inputs(momentum: flo
         state = made.state(MODEL, INITIAL)
         assert [state[key].item() for key in ("running_mean", "running_var")] == pytest.approx([5, 10])
     # One batch of four: mean 5, variance (16 + 4 + 0 + 36) / 3.
-    one = Evaluator(task, task.layout(), batch=1000, norm="static", calibration=CALIBRATION)
+    one = Evaluator(task, task.layout(), batch=1000, norm="rebuilt", validation=VALIDATION)
     assert one.test(MODEL, INITIAL).loss == pytest.approx(1 + 25 / math.sqrt(56 / 3 + 1e-5), rel=1e-6)
 
 
@@ -688,17 +687,17 @@ def test_other_norms_use_what_they_say() -> None:
     running = 1 + 2 * (17.5 - 100) / math.sqrt(9 + 1e-5)
     at_batch = 1.0  # the mean of what is normalised by its own mean
     by_width = torch.cat([torch.tensor([0.0, 1.0, 50.0, 50.0]), INITIAL])
-    for norm, calibration, buffers, expected in (
-        ("running", CALIBRATION, INITIAL, running),
-        ("per_width", CALIBRATION, by_width, running),  # the whole model's block comes last
-        ("batch", CALIBRATION, INITIAL, at_batch),
-        ("static", None, INITIAL, at_batch),
+    for norm, validation, buffers, expected in (
+        ("running", VALIDATION, INITIAL, running),
+        ("running", VALIDATION, by_width, running),  # the whole model's block comes last
+        ("batch", VALIDATION, INITIAL, at_batch),
+        ("rebuilt", None, INITIAL, running),  # nothing to rebuild them from
     ):
-        made = Evaluator(task, task.layout(), norm=norm, calibration=calibration)  # type: ignore[arg-type]
+        made = Evaluator(task, task.layout(), norm=norm, validation=validation)  # type: ignore[arg-type]
         assert made.test(MODEL, buffers).loss == pytest.approx(expected, rel=1e-6, abs=1e-5)
 
 
-def test_calibration_inputs_are_prepared() -> None:
+def test_validation_inputs_are_prepared() -> None:
     task = norm_task(prepare=lambda x: x / 10)
-    made = Evaluator(task, task.layout(), norm="static", calibration=CALIBRATION)
+    made = Evaluator(task, task.layout(), norm="rebuilt", validation=VALIDATION)
     assert made.test(MODEL, INITIAL).loss == pytest.approx(1 + 2 * (1.75 - 0.5) / math.sqrt(0.56 / 3 + 1e-5), rel=1e-5)

@@ -1,12 +1,14 @@
-"""Evaluation of flat models: loss and metric on the test set, metric on the server's validation set.
+"""Evaluation of flat models: metrics and loss on the test set, and on the server's validation set.
 
-Validation of a sub-model uses batch statistics where the model has batch norm: the running statistics of the full
-model do not fit a small sub-model (A2).
+A model is measured with batch-norm statistics that fit it (`EvaluationSettings.norm`): averaged running statistics of
+clients with sub-models fit no model at all (A11). Read next: `statistics.py`; `fedgmr/experiments/views.py`, the models
+of a run that are measured.
 """
 
 import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -15,22 +17,22 @@ from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.tasks.task import Samples, Task
 from fedgmr.training.chains import Chain
 from fedgmr.training.evaluation.replayed import Replayed, Sums
-from fedgmr.training.evaluation.statistics import BatchNorms
+from fedgmr.training.evaluation.statistics import BatchNorms, Norm
 from fedgmr.training.execution import ExecutionSettings
-from fedgmr.training.rules import Norm
 
 _ON_CUDA = 4  # times the task's evaluation batch: fewer and larger kernels
 
 
 class Measurement:
-    """Metric (0..1 for accuracies) and mean loss, both over what the metric counts: samples, or tokens.
+    """The metrics (0..1 for accuracies) and the mean loss, over what each metric counts: samples, or tokens.
 
     A GPU may still be computing them; whoever asks for one waits.
     """
 
-    def __init__(self, sums: Tensor, count: int, stream: torch.cuda.Stream | None) -> None:
-        """`sums`: hits and loss of everything counted; they are made on `stream`, None: the current one."""
-        self._sums, self._count, self._stream = sums, max(1, count), stream
+    def __init__(self, sums: Tensor, counts: Sequence[int], stream: torch.cuda.Stream | None) -> None:
+        """`sums`: of every metric, then the loss's; they are made on `stream`, None: the current one."""
+        self._sums, self._stream = sums, stream
+        self._counts = [max(1, count) for count in (*counts, counts[0])]
 
     @property
     def ready(self) -> bool:
@@ -39,19 +41,20 @@ class Measurement:
 
     @property
     def accuracy(self) -> float:
-        """The metric."""
-        return self._means[0]
+        """The leading metric."""
+        return self.values[0]
 
     @property
     def loss(self) -> float:
         """The mean loss."""
-        return self._means[1]
+        return self.values[-1]
 
     @cached_property
-    def _means(self) -> tuple[float, float]:
+    def values(self) -> list[float]:
+        """The metrics in the task's order, then the loss."""
         with _on(self._stream):  # other work on the device goes on
-            hits, loss = self._sums.tolist()
-        return hits / self._count, loss / self._count
+            sums = self._sums.tolist()
+        return [total / count for total, count in zip(sums, self._counts, strict=True)]
 
 
 def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
@@ -62,8 +65,8 @@ def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
 class Evaluator:
     """Evaluates flat models of one task; owns a module of its own.
 
-    On a GPU the test set is measured on a stream of its own, beside what the caller does meanwhile: a few tasks in
-    flight leave much of a large GPU idle.
+    On a GPU it works on a stream of its own, beside what the caller does meanwhile: a few tasks in flight leave much of
+    a large GPU idle.
     """
 
     def __init__(
@@ -73,17 +76,18 @@ class Evaluator:
         *,
         batch: int | None = None,
         seed: int = 0,
-        norm: Norm = "running",
-        calibration: Tensor | None = None,
+        norm: Norm = "rebuilt",
+        validation: Samples | None = None,
         execution: ExecutionSettings | None = None,
     ) -> None:
         """Evaluate with at most `batch` samples in one forward pass, None: as the task says.
 
-        `seed` is the run's, so that what the layout leaves out (frozen parameters) is as in training. Static batch norm
-        builds its statistics from the inputs `calibration`; without any it uses batch statistics.
+        `seed` is the run's, so that what the layout leaves out (frozen parameters) is as in training. Statistics are
+        rebuilt from the inputs of `validation`; without any the statistics that come with a model are used.
         """
         device = task.test[0].device
         self.task, self.layout, self.execution = task, layout, execution or ExecutionSettings()
+        self.validation = validation
         self.batch = batch or task.evaluation_batch * (_ON_CUDA if device.type == "cuda" else 1)
         self._channels_last = device.type == "cuda" and lies_channels_last(layout)
         self.module = task.initial_model(seed).to(device).eval()
@@ -93,63 +97,75 @@ class Evaluator:
         self.buffers = torch.zeros(layout.buffer_size, dtype=layout.dtype, device=device)
         layout.bind(self.module, self.flat, self.buffers)
         self._norms = BatchNorms(self.module)
-        self._norm: Norm = "batch" if norm == "static" and calibration is None else norm
-        self._calibration = calibration
-        self._programs: dict[tuple[str, int, int], Replayed] = {}
+        self._norm: Norm = "running" if norm == "rebuilt" and validation is None else norm
+        self._programs: dict[str, Replayed] = {}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def test(self, model: Tensor, buffers: Tensor) -> Measurement:
-        """Start to measure on the test set; the model may change as soon as this returns."""
-        self._load(model, buffers)
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self.flat.device))
-        with _on(self._stream):
-            if self._norms.layers and self._norm == "static":
-                self._build_statistics()
-            with self._norms.batch_statistics() if self._norm == "batch" else nullcontext():
-                return Measurement(*self._sums(self.task.test, "test"), self._stream)
+        """Start to measure on the test set; the caller keeps the model unchanged, but need not keep it."""
+        return self._measure("test", model, buffers)
+
+    def validate(self, model: Tensor, buffers: Tensor) -> Measurement:
+        """Start to measure on the validation set."""
+        return self._measure("validation", model, buffers)
 
     def state(self, model: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        """The module's complete state with this model in it, frozen parameters included."""
+        """The module's complete state with this model in it, frozen parameters included.
+
+        Its batch-norm statistics are those it is tested with; for batch statistics, which no file can hold, rebuilt.
+        """
+        if self._stream is not None:
+            self._stream.synchronize()
         self._load(model, buffers)
-        if self._norms.layers and self._norm == "static":
-            self._build_statistics()  # those it is tested with; what the server holds was never trained
+        if self._norms.layers and self._norm != "running" and self.validation is not None:
+            self._build_statistics()
         return {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
 
-    def validate(self, model: Tensor, buffers: Tensor, samples: Samples) -> float:
-        """Metric on `samples`, with batch statistics in batch-norm layers."""
-        self._load(model, buffers)
-        with self._norms.batch_statistics():
-            return Measurement(*self._sums(samples, "validation"), None).accuracy
+    def _measure(self, part: str, model: Tensor, buffers: Tensor) -> Measurement:
+        if part not in self._programs:
+            self._programs[part] = Replayed(partial(self._computed, part), self.flat.device)
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self.flat.device))
+            for tensor in (model, buffers):
+                if tensor.device.type == "cuda":
+                    tensor.record_stream(self._stream)
+        with _on(self._stream):
+            self._load(model, buffers)
+            return Measurement(*self._programs[part](), self._stream)
 
     @torch.no_grad()
     def _build_statistics(self) -> None:
-        """Batch-norm statistics from one pass over the calibration inputs (HeteroFL's static batch norm)."""
-        assert self._calibration is not None
-        with self._norms.rebuilding():
-            for inputs in torch.tensor_split(self._calibration, math.ceil(len(self._calibration) / self.batch)):
-                self._outputs(inputs)
-
-    def _sums(self, samples: Samples, name: str) -> Sums:
-        """Sum hits and losses of the loaded model, and count; one `name` stands for one way of normalising."""
-        key = (name, samples[0].data_ptr(), len(samples[0]))
-        if key not in self._programs:
-            self._programs[key] = Replayed(lambda: self._computed(samples), self.flat.device)
-        return self._programs[key]()
+        """Batch-norm statistics from one pass over the validation inputs."""
+        assert self.validation is not None
+        inputs = self.validation[0]
+        with self._norms.batch_statistics(rebuild=True) as begin:
+            for number, part in enumerate(torch.tensor_split(inputs, math.ceil(len(inputs) / self.batch))):
+                begin(number)
+                self._outputs(part)
 
     @torch.no_grad()
-    def _computed(self, samples: Samples) -> Sums:
-        sums = torch.zeros(2, dtype=torch.float64, device=self.flat.device)
-        count = 0
-        # Equal batches rather than a short last one: batch statistics of a single sample do not exist.
-        batches = math.ceil(len(samples[0]) / self.batch)
-        for inputs, targets in zip(*(torch.tensor_split(part, batches) for part in samples), strict=True):
-            outputs = self._outputs(inputs)
-            good, number = self.task.metrics[0].measure(outputs, targets)
-            sums[0] += good
-            sums[1] += self.task.loss(outputs, targets) * number
-            count += number
-        return sums, count
+    def _computed(self, part: str) -> Sums:
+        """Sum metrics and losses of the loaded model on the test or the validation set, and count."""
+        samples = self.task.test if part == "test" else self.validation
+        assert samples is not None
+        metrics = self.task.metrics
+        sums = torch.zeros(len(metrics) + 1, dtype=torch.float64, device=self.flat.device)
+        counts = [0] * len(metrics)
+        # On the very samples that statistics would be rebuilt from, one pass with batch statistics does.
+        by_batch = self._norm == "batch" or (self._norm == "rebuilt" and part == "validation")
+        if self._norms.layers and self._norm == "rebuilt" and not by_batch:
+            self._build_statistics()
+        with self._norms.batch_statistics() if by_batch else nullcontext():
+            # Equal batches rather than a short last one: batch statistics of a single sample do not exist.
+            batches = math.ceil(len(samples[0]) / self.batch)
+            for inputs, targets in zip(*(torch.tensor_split(part, batches) for part in samples), strict=True):
+                outputs = self._outputs(inputs)
+                measured = [metric.measure(outputs, targets) for metric in metrics]
+                for place, (total, number) in enumerate(measured):
+                    sums[place] += total
+                    counts[place] += number
+                sums[-1] += self.task.loss(outputs, targets) * measured[0][1]
+        return sums, tuple(counts)
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         prepared = self.task.inputs(inputs)
@@ -160,8 +176,6 @@ class Evaluator:
         return outputs
 
     def _load(self, model: Tensor, buffers: Tensor) -> None:
-        if self._stream is not None:
-            torch.cuda.current_stream(self.flat.device).wait_stream(self._stream)  # it still reads what is there
         self.flat.copy_(model)
         # Where statistics are kept per width, those of the whole model come last.
         self.buffers.copy_(buffers[len(buffers) - len(self.buffers) :])

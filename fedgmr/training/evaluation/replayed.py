@@ -1,7 +1,7 @@
 """A computation on memory that stays: done eagerly the first time, then captured as a CUDA graph and replayed.
 
 For the host, replaying is one call where the computation has hundreds. What waits for the device in between (a metric
-that counts on the host) cannot be captured and stays eager. Read next: `evaluation.py`, which uses it.
+that counts on the host) cannot be captured and stays eager. Read next: `evaluator.py`, which uses it.
 """
 
 import warnings
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-Sums = tuple[Tensor, int]
+Sums = tuple[Tensor, tuple[int, ...]]
 
 
 class Replayed:
-    """Calls a function that returns a tensor and a number, always from the same inputs in the same places."""
+    """Calls a function that returns a tensor and numbers, always from the same inputs in the same places."""
 
     def __init__(self, compute: Callable[[], Sums], device: torch.device) -> None:
         self._compute, self._device = compute, device

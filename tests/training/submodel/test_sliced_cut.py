@@ -31,7 +31,7 @@ LADDER = (0.15, 0.5, 1.0)
 CPU = torch.device("cpu")
 IMAGES = (48, 3, 8, 8)
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
-PLAIN = WidthSGD(scaler=False, masked_loss=False, norm="running")
+PLAIN = WidthSGD(scaler=False, masked_loss=False, norm="tracked")
 
 
 def task_of(model: Callable[[], nn.Module], dtype: torch.dtype = torch.float64, inputs: Tensor | None = None) -> Task:
@@ -221,8 +221,8 @@ def per_width(task: Task) -> Tensor:
 @pytest.mark.parametrize("rule", [PLAIN, WidthSGD(), OrderedDropout(), OrderedDropout(distillation=True)])
 def test_an_update_does_not_depend_on_the_tasks_trained_before(rule: LocalRule) -> None:
     task = task_of(counted)
-    buffers = per_width(task) if rule.norm == "per_width" else work(task, level_map(task, None), 0).buffers
-    first, second = level_map(task, None), level_map(task, 0 if rule.norm == "per_width" else 4)
+    buffers = per_width(task) if rule.per_width else work(task, level_map(task, None), 0).buffers
+    first, second = level_map(task, None), level_map(task, 0 if rule.per_width else 4)
     jobs = [
         work(task, first, 0, buffers=buffers),
         work(task, first, 1, client=0, first_batch=7, buffers=buffers + 1),

@@ -1,0 +1,186 @@
+"""Views: the models of one run that are tested and can be handed out.
+
+`merged` is the global model. `padded` is the mean of the clients' latest updates, zero where a client holds nothing;
+with sub-models it is often the better one, because it leans on the coordinates that many clients train. `level D` is
+the sub-model of density D. Which one is best is decided on validation samples, never on the test set. Read next:
+`run.py`, which records them.
+"""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedgmr.files import write_atomic
+from fedgmr.recipe import Recipe
+from fedgmr.server.server import Server
+from fedgmr.settings.refusals import SettingError, suggestion
+from fedgmr.tasks.metrics import Metric
+from fedgmr.training.evaluation.evaluator import Evaluator
+
+MERGED, PADDED = "merged", "padded"
+_LAST = 10  # evaluations over which views are compared
+_LEVELS = "levels of "  # names of the level map's tensors in a file
+
+
+def level_name(density: float) -> str:
+    """The name of the view of a level."""
+    return f"level {density:g}"
+
+
+def views_due(server: Server, recipe: Recipe, number: int, seconds: float) -> list[str]:
+    """The views that evaluation `number` of a run tests, at this time; all of them in the last ten evaluations."""
+    settings = recipe.evaluation
+    assert settings.every_seconds is not None, "resolved before a run"
+    last = seconds > recipe.seconds - _LAST * settings.every_seconds
+    if len(server.ladder) == 1 or not server.buffer:  # nobody has a sub-model, or no update is there
+        return [MERGED]
+    due = [MERGED]
+    if "padded" in settings.views and (last or number % settings.padded_every == 0):
+        due.append(PADDED)
+    if "levels" in settings.views and (last or number % settings.levels_every == 0):
+        due += [level_name(density) for density in server.ladder[:-1]]
+    return due
+
+
+def view_of(server: Server, name: str) -> tuple[Tensor, Tensor]:
+    """The flat model of a view, and the buffers that come with it."""
+    top = len(server.ladder) - 1
+    if name == MERGED:
+        return server.model, _buffers(server, top)
+    if name == PADDED:
+        padded = server.padded()
+        assert padded is not None, "it is due only where an update is there"
+        return padded
+    level = [level_name(density) for density in server.ladder].index(name)
+    return server.model * server.levels.mask(level), _buffers(server, level)
+
+
+def _buffers(server: Server, level: int) -> Tensor:
+    """The statistics that fit a level best among those that clients have sent.
+
+    Where they are kept per width, these are that width's. Where clients rebuild them, those of the clients at this
+    level, or for the whole model at the highest level there is.
+    """
+    size = server.layout.buffer_size
+    if len(server.buffers) > size:
+        return server.buffers[level * size : (level + 1) * size]
+    held = [server.buffer[client] for client in sorted(server.buffer)]
+    if server.validate is not None or not size or len(server.ladder) == 1 or not held:
+        return server.buffers
+    if level == len(server.ladder) - 1:
+        level = max(c.level for c in held)
+    fitting = [c.buffers for c in held if c.level == level]
+    return torch.stack(fitting).mean(0) if fitting else server.buffers
+
+
+def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """By view, the mean validation score over the last ten evaluations, where it was validated there."""
+    scores: dict[str, list[float]] = {}
+    for row in rows[-_LAST:]:
+        for name, measured in ((MERGED, row), *row.get("views", {}).items()):
+            if measured.get("validation") is not None:
+                scores.setdefault(name, []).append(measured["validation"])
+    return {name: statistics.fmean(values) for name, values in scores.items()}
+
+
+def best_view(scores: Mapping[str, float], metric: Metric, samples: int) -> str:
+    """The best view by validation on so many samples; the merged one where nothing was compared.
+
+    Another than the merged one must be better by more than a standard error of the difference of two shares (0 for
+    metrics that are no shares): with few samples the best of six would be best by luck.
+    """
+    if MERGED not in scores:
+        return MERGED
+    better = {name: metric.score(score - scores[MERGED]) for name, score in scores.items()}
+    best = max(better, key=lambda name: better[name] if math.isfinite(better[name]) else -math.inf)
+    both = (scores[best], scores[MERGED])
+    error = math.sqrt(sum(share * (1 - share) for share in both) / samples) if metric.unit == "%" else 0.0
+    return best if better[best] > error else MERGED
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Views:
+    """The final models of a run by name; a level's is cut out of the merged one when it is asked for."""
+
+    states: Mapping[str, Mapping[str, Tensor]]  # of merged and padded: every parameter and buffer by name
+    levels: Mapping[str, Tensor]  # by parameter: the level of every entry
+    ladder: tuple[float, ...]
+    buffers: Mapping[str, Mapping[str, Tensor]]  # by the name of a level's view: its buffers
+
+    @classmethod
+    def of(cls, server: Server, evaluator: Evaluator) -> "Views":
+        """Take the views of a server as it is now, with the statistics they are tested with."""
+        names = [MERGED] if len(server.ladder) == 1 or not server.buffer else [MERGED, PADDED]
+        states = {name: evaluator.state(*view_of(server, name)) for name in names}
+        levels: dict[str, Tensor] = {}
+        buffers: dict[str, Mapping[str, Tensor]] = {}
+        if PADDED in states:
+            parts = zip(server.layout.parameters, server.layout.views(server.levels.levels), strict=True)
+            own = {place.name: part for place, part in parts}
+            first: dict[int, str] = {}  # a tied parameter has several names
+            for name, parameter in evaluator.module.named_parameters(remove_duplicate=False):
+                if (known := first.setdefault(id(parameter), name)) in own:
+                    levels[name] = own[known]
+            for density in server.ladder[:-1] if server.layout.buffers else ():
+                state = evaluator.state(*view_of(server, level_name(density)))
+                kept = {place.name for place in server.layout.buffers}
+                buffers[level_name(density)] = {key: tensor for key, tensor in state.items() if key in kept}
+        return cls(states=states, levels=levels, ladder=tuple(server.ladder), buffers=buffers)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all views."""
+        return [*self.states, *(level_name(density) for density in self.ladder[:-1] if self.levels)]
+
+    def state(self, name: str) -> dict[str, Tensor]:
+        """Every parameter and buffer of a view by name, as `load_state_dict` takes it."""
+        if name in self.states:
+            return dict(self.states[name])
+        if name not in self.names:
+            raise SettingError(f"The view {name!r} is not one of this run: {suggestion(name, self.names)}")
+        level = self.names.index(name) - len(self.states)
+        merged = self.states[MERGED]
+        cut = {key: tensor * (self.levels[key] <= level) for key, tensor in merged.items() if key in self.levels}
+        return {**merged, **cut, **self.buffers.get(name, {})}
+
+    def save(self, path: Path) -> None:
+        """Write all views into one file."""
+        tensors = dict(self._tensors())
+        metadata = {"ladder": " ".join(map(repr, self.ladder))}
+        write_atomic(path, lambda draft: save_file(tensors, draft, metadata))
+
+    @classmethod
+    def read(cls, path: Path) -> "Views":
+        """Read a file that `save` has written."""
+        if not path.is_file():
+            raise SettingError(f"{path.parent} has no {path.name}: export views of a finished run.")
+        states: dict[str, dict[str, Tensor]] = {}
+        levels: dict[str, Tensor] = {}
+        try:
+            with safe_open(path, "pt") as file:
+                ladder = tuple(float(word) for word in file.metadata()["ladder"].split())
+                for key in file.keys():  # noqa: SIM118 - not a mapping
+                    if key.startswith(_LEVELS):
+                        levels[key.removeprefix(_LEVELS)] = file.get_tensor(key)
+                    else:
+                        name, _, tensor = key.partition(": ")
+                        states.setdefault(name, {})[tensor] = file.get_tensor(key)
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise SettingError(f"{path} is damaged ({error}): run again.") from error
+        whole = {name: states.pop(name) for name in (MERGED, PADDED) if name in states}
+        return cls(states=whole, levels=levels, ladder=ladder, buffers=states)
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, state in (*self.states.items(), *self.buffers.items()):
+            for key, tensor in state.items():
+                yield f"{name}: {key}", tensor.detach().to("cpu", copy=True).contiguous()
+        for key, tensor in self.levels.items():
+            yield f"{_LEVELS}{key}", tensor.detach().to("cpu", copy=True).contiguous()

@@ -1,0 +1,129 @@
+"""Views: which are tested when, their numbers by hand, how the best is chosen, and their file."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from e2e.recipes import recipe
+
+from fedgmr.cli.main import main
+from fedgmr.experiments.run import Result, resume_run, run_recipe
+from fedgmr.experiments.views import Views, best_view, compared
+from fedgmr.files import MODEL, VIEWS
+from fedgmr.recipe import recipe_from
+from fedgmr.tasks.metrics import Metric, top1
+
+ACCURACY = Metric(measure=top1)
+LEVELS = ["level 0.05", "level 0.1", "level 0.2", "level 0.5"]
+
+
+def run(output: Path | None = None, *, seconds: float = 400.0, method: str = "fedgmr", **evaluation: Any) -> Result:
+    return run_recipe(recipe_from(recipe("dense", method, seconds=seconds, evaluation=evaluation)), output)
+
+
+def test_views_are_tested_at_their_pace() -> None:
+    rows = run(every_seconds=10.0, padded_every=2, levels_every=5).history
+    assert "views" not in rows[0], "nothing was merged yet"
+    for number, row in enumerate(rows):
+        expected = ["padded"] * (number % 2 == 0) + LEVELS * (number % 5 == 0)
+        if row["seconds"] > 300.0:  # the last ten
+            expected = ["padded", *LEVELS]
+        assert list(row.get("views", {})) == (expected if number else [])
+        assert "validation" in row
+
+
+def test_nothing_else_changes_with_the_views() -> None:
+    def merged(result: Result) -> list[dict[str, Any]]:
+        dropped = ("wall", "views", "validation")
+        return [{name: value for name, value in row.items() if name not in dropped} for row in result.history]
+
+    alone, all_of_them = run(views="merged"), run()
+    assert merged(alone) == merged(all_of_them)
+    assert all("views" not in row and "validation" not in row for row in alone.history)
+    assert alone.summary["best_view"] == "merged"
+    assert list(alone.summary["views"]) == ["merged"]
+
+
+def test_padded_is_merged_where_everybody_is_whole() -> None:
+    result = run(method="fedgmr", seconds=400.0)
+    data = recipe("dense", "fedgmr", seconds=400.0)
+    data["method"] = {"name": "fedgmr", "interval": 1, "restoration": {"patience": 1}}
+    whole = run_recipe(recipe_from(data), None)
+    assert set(whole.history[-1]["density"]) == {1.0}
+    state, other = whole.views.state("merged"), whole.views.state("padded")
+    assert all(torch.allclose(state[key], other[key], atol=1e-6) for key in state)
+    state, other = result.views.state("merged"), result.views.state("padded")
+    assert not all(torch.allclose(state[key], other[key], atol=1e-3) for key in state)
+
+
+def test_a_level_is_cut_out_of_the_merged_model() -> None:
+    views = run().views
+    merged = views.state("merged")
+    kept = [sum(int((views.state(name)[key] != 0).sum()) for key in merged) for name in LEVELS]
+    assert kept == sorted(kept)
+    assert kept[0] < kept[-1] < sum(tensor.numel() for tensor in merged.values())
+    for name in LEVELS:
+        state = views.state(name)
+        assert all(bool(((state[key] == merged[key]) | (state[key] == 0)).all()) for key in merged)
+
+
+def test_the_best_view_is_better_by_more_than_a_standard_error() -> None:
+    rows = [{"validation": 0.9, "views": {"padded": {"validation": 1.0}}}] * 3
+    rows += [{"validation": 0.5, "views": {"padded": {"validation": 0.7}, "level 0.5": {"validation": 0.4}}}] * 10
+    scores = compared(rows)
+    assert scores == pytest.approx({"merged": 0.5, "padded": 0.7, "level 0.5": 0.4})  # the first three are too old
+    # sqrt((0.5·0.5 + 0.7·0.3) / n) is below 0.2 from n = 11.5 on.
+    assert best_view(scores, ACCURACY, 11) == "merged"
+    assert best_view(scores, ACCURACY, 12) == "padded"
+    error = Metric(measure=top1, name="error", unit="points", higher_is_better=False)
+    assert best_view(scores, error, 12) == "level 0.5"
+    assert best_view({}, ACCURACY, 12) == best_view({"merged": 0.1, "padded": math.nan}, ACCURACY, 12) == "merged"
+
+
+def test_a_run_that_decides_on_the_test_set_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = recipe("dense", "fedgmr", seconds=200.0, evaluation={"validation": "test"})
+    made = recipe_from(data)
+    assert made.label.endswith("(decides on the test set)")
+    result = run_recipe(made, tmp_path / "run")
+    assert result.summary["decides_on_test"] is True
+    assert result.summary["best_view"] is None
+    assert "validation" not in result.history[-1]
+    assert result.summary["validation_accuracy"] == result.final_accuracy, "nothing else was validated on"
+    honest = run(seconds=200.0)
+    assert honest.summary["decides_on_test"] is False
+    assert honest.history[-1]["accuracy"] != result.history[-1]["accuracy"], "nothing is held out there"
+
+
+def test_views_are_exported_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(tmp_path / "run")
+    again = Views.read(tmp_path / "run" / VIEWS)
+    assert again.names == result.views.names == ["merged", "padded", *LEVELS]
+    for name in again.names:
+        state, expected = again.state(name), result.views.state(name)
+        assert set(state) == set(expected)
+        assert all(torch.equal(state[key], expected[key]) for key in expected)
+    assert main(["export", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out.splitlines() == again.names
+    assert main(["export", str(tmp_path / "run"), "level 0.1"]) == 0
+    assert (tmp_path / "run" / "level-0.1.safetensors").is_file()
+    assert main(["export", str(tmp_path / "run"), result.summary["best_view"], "--output", str(tmp_path / "m")]) == 0
+    assert (tmp_path / "m").read_bytes() == (tmp_path / "run" / MODEL).read_bytes()
+    assert main(["export", str(tmp_path / "run"), "level 0.3"]) == 2
+    assert main(["export", str(tmp_path)]) == 2
+    (tmp_path / "run" / VIEWS).write_bytes(b"nonsense")
+    assert main(["export", str(tmp_path / "run")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["fedgmr", "fedgmr_without_buffer"])
+def test_views_are_the_same_after_a_resume(method: str, tmp_path: Path) -> None:
+    data = recipe("dense", method, seconds=300.0, checkpoint={"every": 1, "keep": 1}, evaluation={"levels_every": 1})
+    whole = run_recipe(recipe_from(data), tmp_path / "run")
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    (tmp_path / "run" / "summary.json").unlink()
+    resumed = resume_run(tmp_path / "run")  # from its last tick: only the row at the end is new
+    assert [json.loads(line)["accuracy"] for line in text.splitlines()] == resumed.history["accuracy"]
+    assert resumed.history[-1]["views"] == whole.history[-1]["views"]
