@@ -95,9 +95,10 @@ class LocalTraining:
         if plan is None:
             raise ValueError(
                 "execution.executor is stacked, which needs a CUDA device, Triton, a chain of convolutions, ReLU, 2 x "
-                "2 maxima and linear layers in float32, and plain SGD: set execution.executor to graphed or auto."
+                "2 maxima and linear layers in float32, and SGD (plain for FIARSE): set execution.executor to graphed "
+                "or auto."
             )
-        return StackedExecutor(self.work, plan, most=self.work.execution.slots)
+        return StackedExecutor(self.work, plan, self.settings.optimizer, most=self.work.execution.slots)
 
     def workspace(self, draws: torch.Generator | None = None) -> Workspace:
         """A workspace for the plain loop; on a CPU dropout draws from `draws`, None: PyTorch's own generator."""

@@ -22,6 +22,7 @@ from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.vgg11 import VGG11
 from fedgmr.training.execution import TRITON
+from fedgmr.training.optimizers import SGD
 from fedgmr.training.rules import OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
 from fedgmr.training.stacked import net as stacked_net
 from fedgmr.training.stacked.executor import StackedExecutor
@@ -79,7 +80,7 @@ def stacked(run: Assembly) -> StackedExecutor:
     work, model = training.work, run.task.initial_model(training.work.seed)
     plan = StackedExecutor.plan_for(work, model, run.server.layout, training.settings.optimizer)
     assert plan is not None
-    return StackedExecutor(work, plan, most=training.work.execution.slots)
+    return StackedExecutor(work, plan, training.settings.optimizer, most=training.work.execution.slots)
 
 
 def trained(run: Assembly, *, stacks: bool) -> list[Update]:
@@ -116,6 +117,66 @@ def test_widths_in_turn_in_stacks() -> None:
         assert [run.server.rules.level_of(density) for density in (1.0, 0.5, 0.2)] == [2, 1, 0]
         results.append(trained(run, stacks=stacks))
     assert distance(*results) <= 1e-5
+
+
+HEAVY = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.01, "keep": True}
+
+
+@RUNS
+@pytest.mark.parametrize("method", ["fedgmr", "heterofl", "fedrolex", "fjord"])
+def test_kept_momentum_in_stacks(method: str) -> None:
+    run = objects_of(pictures(), method, optimizer=HEAVY)
+    tasks, plain, executor = run.server.tasks(range(3), 0.0), run.fleet.executor, stacked(run)
+    brought: list[Tensor | None] = [None, None, torch.linspace(-0.1, 0.1, len(tasks[0].model), device=DEVICE)]
+    for _ in range(2):  # the second round begins with the velocities of the first
+        jobs = [replace(task, memory=memory) for task, memory in zip(tasks, brought, strict=True)]
+        found, wanted = executor.train(jobs), plain.train(jobs)
+        assert distance(found, wanted) <= 1e-5
+        for task, one, other in zip(tasks, found, wanted, strict=True):
+            assert one.memory is not None
+            assert other.memory is not None
+            assert far(one.memory, other.memory) <= 1e-5
+            assert not bool(one.memory[~task.levels.mask(task.level)].any())
+            assert float(one.memory.abs().max()) > 1e-3
+        brought = [update.memory for update in found]
+    fresh = executor.train(tasks)
+    assert not torch.equal(fresh[0].values, found[0].values), "what they bring along matters"
+
+
+@RUNS
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.5}, {"weight_decay": 0.1}])
+def test_momentum_for_a_task_and_decay_alone_in_stacks(optimizer: dict[str, float]) -> None:
+    runs = [objects_of(tiny.dense(), optimizer={"kind": "sgd", **optimizer}) for _ in range(2)]
+    found, wanted, plain = (
+        trained(runs[0], stacks=True),
+        trained(runs[1], stacks=False),
+        trained(objects_of(tiny.dense()), stacks=True),
+    )
+    assert distance(found, wanted) <= 1e-5
+    assert all(update.memory is None for update in found)
+    assert distance(found, plain) > 1e-4
+
+
+@RUNS
+def test_momentum_has_the_same_bits_however_many_there_are() -> None:
+    results = [
+        trained(objects_of(pictures(), tf32=True, slots=slots, optimizer=HEAVY), stacks=True) for slots in (1, 2, None)
+    ]
+    for other in results[1:]:
+        for one, same in zip(results[0], other, strict=True):
+            assert one.memory is not None
+            assert same.memory is not None
+            assert torch.equal(one.values, same.values)
+            assert torch.equal(one.memory, same.memory)
+
+
+@RUNS
+def test_thresholds_with_momentum_are_not_stacked() -> None:
+    run = objects_of(pictures(), "fiarse", optimizer=HEAVY)
+    training = training_of(run)
+    model, layout = run.task.initial_model(0), run.server.layout
+    assert StackedExecutor.plan_for(training.work, model, layout, training.settings.optimizer) is None
+    assert StackedExecutor.plan_for(training.work, model, layout, SGD()) is not None
 
 
 @RUNS

@@ -1,6 +1,6 @@
 """The stacked executor: the tasks in flight are trained side by side, every kernel working for all of them at once.
 
-For chains of convolutions and linear layers under plain SGD. A task is a row of a small table (`table.py`). One copy
+For chains of convolutions and linear layers under SGD. A task is a row of a small table (`table.py`). One copy
 brings the table to the device, one captured CUDA graph does the rest. Sub-models, also those by width, are whole models
 with zeros outside. Read next: `plan.py` (which models), `net.py` (the steps), `fedgmr/training/graphed/executor.py`
 (the executor for other models).
@@ -16,7 +16,7 @@ from fedgmr.exchange import ClientTask, Update
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.training.execution import TRITON
-from fedgmr.training.optimizers import Optimizer
+from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.stacked.net import StackedNet
 from fedgmr.training.stacked.plan import StackPlan
 from fedgmr.training.stacked.table import TaskTable
@@ -32,10 +32,10 @@ class StackedExecutor:
 
     ahead = True
 
-    def __init__(self, work: LocalWork, plan: StackPlan, *, most: int | None = None) -> None:
+    def __init__(self, work: LocalWork, plan: StackPlan, optimizer: Optimizer, *, most: int | None = None) -> None:
         """`plan` is the model's; `most` limits how many tasks are trained at once."""
-        self.work, self.device = work, work.device
-        self.net = StackedNet(plan, work, most=most or _MOST)
+        self.work, self.device, self.keeps = work, work.device, optimizer.memory == "kept"
+        self.net = StackedNet(plan, work, optimizer if isinstance(optimizer, SGD) else SGD(), most=most or _MOST)
         self._table = TaskTable(self.net.most, work.steps, work.order.batch_size, self.device)
         self._drawn: Tensor | None = None
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
@@ -44,8 +44,11 @@ class StackedExecutor:
     def plan_for(work: LocalWork, model: nn.Module, layout: Layout, optimizer: Optimizer) -> StackPlan | None:
         """Plan the model's stack; None where model, loss, rule or number format do not allow one."""
         inputs, targets = work.task.train
-        plain = optimizer.plain and work.execution.autocast == "none" and work.held_out is None
-        if not TRITON or not plain or work.rule.stacking is None or work.task.loss not in _LOSSES:
+        stacking, exact = work.rule.stacking, work.execution.autocast == "none" and work.held_out is None
+        if not TRITON or not exact or stacking is None or work.task.loss not in _LOSSES:
+            return None
+        # What has fallen below a threshold stays where it is in a stack, and would have to go on with its velocity.
+        if not optimizer.plain and not (isinstance(optimizer, SGD) and stacking.mode != "threshold"):
             return None
         if targets.dim() != 1 or targets.dtype != torch.int64:
             return None
@@ -62,8 +65,9 @@ class StackedExecutor:
     def _train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         count, work, table, plan = len(tasks), self.work, self._table, self.net.plan
         values = [torch.empty(task.levels.sizes[task.level], device=self.device) for task in tasks]
+        kept = [torch.zeros_like(task.model) if self.keeps else None for task in tasks]
         absent = [work.absent(task.client, plan.classes) if self.net.absent else None for task in tasks]
-        rows = zip(tasks, values, absent, map(work.levels, tasks), map(work.batches, tasks), strict=True)
+        rows = zip(tasks, values, kept, absent, map(work.levels, tasks), map(work.batches, tasks), strict=True)
         table.send([table.row(*row) for row in rows])
         draws = [torch.from_numpy(drawn) for drawn in map(work.drawn, tasks) if drawn is not None]
         if draws:
@@ -73,8 +77,8 @@ class StackedExecutor:
         self._replay(count)
         losses = self.net.losses[:count].clone()
         return [
-            work.update(task, room, task.buffers, loss, None, natural=True)
-            for task, room, loss in zip(tasks, values, losses.unbind(), strict=True)
+            work.update(task, room, task.buffers, loss, None, natural=True, memory=memory)
+            for task, room, loss, memory in zip(tasks, values, losses.unbind(), kept, strict=True)
         ]
 
     def _replay(self, count: int) -> None:

@@ -19,15 +19,18 @@ from fedgmr.training.stacked.table import Column
 
 # Codes of a 2 x 2 maximum: 0..3 for its place, 4 if ReLU made it zero.
 _ZEROED = tl.constexpr(4)
-_MODEL, _LEVELS, _LEVEL, _ORDER, _COUNT, _VALUES, _ABSENT, _ = (tl.constexpr(int(column)) for column in Column)
+_MODEL, _LEVELS, _LEVEL, _ORDER, _COUNT, _VALUES, _ABSENT, _, _MEMORY, _KEPT = (
+    tl.constexpr(int(column)) for column in Column
+)
 _NOWHERE = tl.constexpr(255)  # the level of what is in no sub-model of the client's
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def lay_out(  # type: ignore[no-untyped-def]
-    table, order, weights, levels, least, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr, MODE: tl.constexpr
-):
-    """Each client's sub-model in the stack's order, zeros outside, and the level of each weight.
+    table, order, weights, levels, velocities, least, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr,
+    MODE: tl.constexpr, MOMENTUM: tl.constexpr,
+):  # fmt: skip
+    """Each client's sub-model in the stack's order, zeros outside, and the level and velocity of each weight.
 
     For thresholds also the bits of its smallest magnitude; of numbers from zero on, more bits are a larger number.
     """
@@ -44,6 +47,12 @@ def lay_out(  # type: ignore[no-untyped-def]
     to = client.to(tl.int64) * size + at
     tl.store(weights + to, value, mask=at < size)
     tl.store(levels + to, tl.where(inside, level, _NOWHERE).to(tl.uint8), mask=at < size)
+    if MOMENTUM > 0.0:
+        memory = tl.load(row + _MEMORY)
+        velocity = tl.zeros([SIZE], tl.float32)
+        if memory != 0:
+            velocity = tl.load(memory.to(tl.pointer_type(tl.float32)) + coordinate, mask=inside, other=0.0)
+        tl.store(velocities + to, velocity, mask=at < size)
     if MODE == "threshold":
         smallest = tl.min(tl.where(inside, tl.abs(value), float("inf")), 0)
         tl.atomic_min(least + client, smallest.to(tl.int32, bitcast=True))
@@ -51,9 +60,10 @@ def lay_out(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def take_out(  # type: ignore[no-untyped-def]
-    table, inverse, weights, fallen, damaged, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr, MODE: tl.constexpr
-):
-    """Each client's values in the order it hands them over; marks who has one that is not finite."""
+    table, inverse, weights, fallen, velocities, damaged, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr,
+    MODE: tl.constexpr, MOMENTUM: tl.constexpr,
+):  # fmt: skip
+    """Each client's values in the order it hands them over, its velocity in natural order; marks who is not finite."""
     client = tl.program_id(1)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     row = table + client * COLUMNS
@@ -69,6 +79,11 @@ def take_out(  # type: ignore[no-untyped-def]
     if MODE == "threshold":
         value += tl.load(fallen + client.to(tl.int64) * size + place, mask=inside, other=0.0)
     tl.store(values + at, value, mask=inside)
+    if MOMENTUM > 0.0:
+        kept = tl.load(row + _KEPT)
+        if kept != 0:
+            velocity = tl.load(velocities + client.to(tl.int64) * size + place, mask=inside, other=0.0)
+            tl.store(kept.to(tl.pointer_type(tl.float32)) + coordinate, velocity, mask=inside)
     broken = tl.max(tl.where(tl.abs(value) < float("inf"), 0, 1), 0)
     if broken > 0:
         tl.store(damaged + client, 1)
@@ -125,14 +140,19 @@ def select(weights, levels, limits, alive, size, SIZE: tl.constexpr):  # type: i
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _descend(  # type: ignore[no-untyped-def]
-    weights, levels, fallen, at, inside, weight, level, gradient, rate, limit, theta,
-    MODE: tl.constexpr, DERIVATIVE: tl.constexpr,
+    weights, levels, fallen, velocities, at, inside, weight, level, gradient, rate, limit, theta,
+    MODE: tl.constexpr, DERIVATIVE: tl.constexpr, MOMENTUM: tl.constexpr, DECAY: tl.constexpr,
 ):  # fmt: skip
     """A step of SGD for the weights at `at`."""
     taken = level.to(tl.int32) <= limit
     if DERIVATIVE:
         share = theta / tl.maximum(tl.abs(weight) + theta, 1.17549435e-38)
         gradient = gradient * (1.0 + 2.0 * share * (1.0 - share))  # 1 - share: the magnitude's
+    if DECAY > 0.0:
+        gradient = gradient + DECAY * weight
+    if MOMENTUM > 0.0:
+        gradient = gradient + MOMENTUM * tl.load(velocities + at, mask=inside & taken, other=0.0)
+        tl.store(velocities + at, gradient, mask=inside & taken)
     moved = tl.where(taken, weight - rate * gradient, weight)
     if MODE == "threshold":
         falls = inside & taken & (tl.abs(moved) < theta)
@@ -294,12 +314,12 @@ def conv_backward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_step(  # type: ignore[no-untyped-def]
-    inputs, slopes, weights, levels, fallen, limits, thetas, given, wanted, range_stride, rates, parts, size, weight_at,
-    bias_at, input_stride, slope_stride, rows, height: tl.constexpr, width: tl.constexpr, inputs_count: tl.constexpr,
-    out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr, share,
-    splits, span, KERNEL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr,
-    FLAT: tl.constexpr, SPLIT: tl.constexpr, MODE: tl.constexpr, DERIVATIVE: tl.constexpr, NARROW: tl.constexpr,
-    PRECISION: tl.constexpr,
+    inputs, slopes, weights, levels, fallen, velocities, limits, thetas, given, wanted, range_stride, rates, parts,
+    size, weight_at, bias_at, input_stride, slope_stride, rows, height: tl.constexpr, width: tl.constexpr,
+    inputs_count: tl.constexpr, out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr,
+    padding: tl.constexpr, share, splits, span, KERNEL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    ROWS: tl.constexpr, FLAT: tl.constexpr, SPLIT: tl.constexpr, MODE: tl.constexpr, DERIVATIVE: tl.constexpr,
+    MOMENTUM: tl.constexpr, DECAY: tl.constexpr, NARROW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A convolution's step; if SPLIT, the gradient over `share` rows for `reduce_step`."""
     client = (tl.program_id(2) // splits).to(tl.int64)
@@ -365,25 +385,30 @@ def conv_step(  # type: ignore[no-untyped-def]
         weights += client * size
         levels += client * size
         fallen += client * size
+        velocities += client * size
         limit = tl.load(limits + client)
         theta = tl.load(thetas + client)
         rate = tl.load(rates + client)
         to += weight_at
         weight = tl.load(weights + to, mask=inside, other=0.0)
         level = tl.load(levels + to, mask=inside, other=_NOWHERE)
-        _descend(weights, levels, fallen, to, inside, weight, level, sums, rate, limit, theta, MODE, DERIVATIVE)
+        _descend(
+            weights, levels, fallen, velocities, to, inside, weight, level, sums, rate, limit, theta,
+            MODE, DERIVATIVE, MOMENTUM, DECAY,
+        )  # fmt: skip
         to_bias = bias_at + output
         bias = tl.load(weights + to_bias, mask=mine, other=0.0)
         its_level = tl.load(levels + to_bias, mask=mine, other=_NOWHERE)
         _descend(
-            weights, levels, fallen, to_bias, mine, bias, its_level, bias_sum, rate, limit, theta, MODE, DERIVATIVE
+            weights, levels, fallen, velocities, to_bias, mine, bias, its_level, bias_sum, rate, limit, theta,
+            MODE, DERIVATIVE, MOMENTUM, DECAY,
         )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def reduce_step(  # type: ignore[no-untyped-def]
-    parts, weights, levels, fallen, limits, thetas, rates, size, weight_at, splits, span,
-    MODE: tl.constexpr, DERIVATIVE: tl.constexpr, SIZE: tl.constexpr,
+    parts, weights, levels, fallen, velocities, limits, thetas, rates, size, weight_at, splits, span,
+    MODE: tl.constexpr, DERIVATIVE: tl.constexpr, MOMENTUM: tl.constexpr, DECAY: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """The step of weights whose gradient was added up in parts."""
     client = tl.program_id(1).to(tl.int64)
@@ -398,7 +423,10 @@ def reduce_step(  # type: ignore[no-untyped-def]
     rate = tl.load(rates + client)
     to = client * size + weight_at + at
     weight = tl.load(weights + to, mask=inside, other=0.0)
-    _descend(weights, levels, fallen, to, inside, weight, level, gradient, rate, limit, theta, MODE, DERIVATIVE)
+    _descend(
+        weights, levels, fallen, velocities, to, inside, weight, level, gradient, rate, limit, theta,
+        MODE, DERIVATIVE, MOMENTUM, DECAY,
+    )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -434,10 +462,10 @@ def linear_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def linear_step(  # type: ignore[no-untyped-def]
-    slopes, inputs, codes, before, weights, alive, levels, fallen, limits, thetas, rates, size, weight_at, bias_at,
-    slope_stride, input_stride, before_stride, samples, inputs_count, outputs_count, width, channels,
+    slopes, inputs, codes, before, weights, alive, levels, fallen, velocities, limits, thetas, rates, size, weight_at,
+    bias_at, slope_stride, input_stride, before_stride, samples, inputs_count, outputs_count, width, channels,
     SAMPLES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, FIRST: tl.constexpr, POOLED: tl.constexpr,
-    MODE: tl.constexpr, DERIVATIVE: tl.constexpr, PRECISION: tl.constexpr,
+    MODE: tl.constexpr, DERIVATIVE: tl.constexpr, MOMENTUM: tl.constexpr, DECAY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The step, and unless FIRST the gradient of the inputs, carried back through the previous ReLU and maximum."""
     client = tl.program_id(2).to(tl.int64)
@@ -446,6 +474,7 @@ def linear_step(  # type: ignore[no-untyped-def]
     weights += client * size
     levels += client * size
     fallen += client * size
+    velocities += client * size
     limit = tl.load(limits + client)
     theta = tl.load(thetas + client)
     rate = tl.load(rates + client)
@@ -469,14 +498,18 @@ def linear_step(  # type: ignore[no-untyped-def]
             read = tl.load(alive + client * size + to, mask=known, other=0.0) if MODE == "level" else weight
             sums = tl.dot(slope, read, sums, input_precision=PRECISION)
         gradient = tl.dot(tl.trans(slope), value, input_precision=PRECISION)
-        _descend(weights, levels, fallen, to, known, weight, level, gradient, rate, limit, theta, MODE, DERIVATIVE)
+        _descend(
+            weights, levels, fallen, velocities, to, known, weight, level, gradient, rate, limit, theta,
+            MODE, DERIVATIVE, MOMENTUM, DECAY,
+        )  # fmt: skip
         if tl.program_id(0) == 0:
             to_bias = bias_at + output
             bias = tl.load(weights + to_bias, mask=there, other=0.0)
             its_level = tl.load(levels + to_bias, mask=there, other=_NOWHERE)
             bias_sum = tl.sum(slope, 0)
             _descend(
-                weights, levels, fallen, to_bias, there, bias, its_level, bias_sum, rate, limit, theta, MODE, DERIVATIVE
+                weights, levels, fallen, velocities, to_bias, there, bias, its_level, bias_sum, rate, limit, theta,
+                MODE, DERIVATIVE, MOMENTUM, DECAY,
             )  # fmt: skip
     if not FIRST:
         before += client * before_stride

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.training.execution import TRITON
+from fedgmr.training.optimizers import SGD
 from fedgmr.training.stacked.plan import Conv, Linear, StackPlan
 from fedgmr.training.stacked.table import Column
 from fedgmr.training.work import LocalWork
@@ -38,11 +39,11 @@ class _Tiles:
 class StackedNet:
     """Up to `most` clients side by side."""
 
-    def __init__(self, plan: StackPlan, work: LocalWork, *, most: int) -> None:
+    def __init__(self, plan: StackPlan, work: LocalWork, sgd: SGD, *, most: int) -> None:
         """Take memory for tasks of `work` with the model of `plan`."""
         device, stacking = work.device, work.rule.stacking
         assert stacking is not None
-        self.plan, self.device, self.most, self.stacking = plan, device, most, stacking
+        self.plan, self.device, self.most, self.stacking, self.sgd = plan, device, most, stacking, sgd
         self.batch, self.steps = work.order.batch_size, work.steps
         self.binary = work.task.loss is one_hot_bce
         self.absent = work.rule.masked_loss  # clients lack classes, named in the table
@@ -53,6 +54,7 @@ class StackedNet:
         self.levels = torch.zeros((most, self.row), dtype=torch.uint8, device=device)
         self.alive = torch.zeros_like(self.weights) if stacking.mode == "level" else self.weights  # what products read
         self.fallen = torch.zeros_like(self.weights) if stacking.mode == "threshold" else self.weights[:0]
+        self.velocities = torch.zeros_like(self.weights) if sgd.momentum else self.weights[:0]
         self.table = torch.zeros((most, len(Column)), dtype=torch.int64, device=device)
         # Each step's begin at a multiple of 128 bytes, so that one compiled kernel does for all steps.
         self.limits = torch.zeros((self.steps, 32 * _cdiv(most, 32)), dtype=torch.int32, device=device)
@@ -89,8 +91,8 @@ class StackedNet:
             self.thetas[:count].fill_(torch.inf)
             self.fallen[:count].zero_()
         kernels.lay_out[grid](
-            self.table, self.order, self.weights, self.levels, self.thetas.view(torch.int32), self.row,
-            len(Column), _SIZE, self.stacking.mode,
+            self.table, self.order, self.weights, self.levels, self.velocities, self.thetas.view(torch.int32), self.row,
+            len(Column), _SIZE, self.stacking.mode, self.sgd.momentum,
         )  # fmt: skip
         self.losses[:count].zero_()
         self.damaged[:count].zero_()
@@ -99,8 +101,8 @@ class StackedNet:
         """Every client's values, to where the table says; the loss of a client whose values are damaged is NaN."""
         grid = (_cdiv(self.plan.size, _SIZE), count)
         kernels.take_out[grid](
-            self.table, self.inverse, self.weights, self.fallen, self.damaged, self.row,
-            len(Column), _SIZE, self.stacking.mode,
+            self.table, self.inverse, self.weights, self.fallen, self.velocities, self.damaged, self.row,
+            len(Column), _SIZE, self.stacking.mode, self.sgd.momentum,
         )  # fmt: skip
         self.losses[:count].masked_fill_(self.damaged[:count] > 0, torch.nan)
 
@@ -171,17 +173,18 @@ class StackedNet:
         grid = (_cdiv(layer.outputs, tiles.rows), _columns(layer, tiles), count * splits)
         stacking = self.stacking
         kernels.conv_step[grid](
-            inputs, self.slopes[i], self.weights, self.levels, self.fallen, limits, self.thetas, *self._ranges(i),
-            self.rates, self.parts, self.row, layer.weight_at, layer.bias_at, inputs.stride(0),
+            inputs, self.slopes[i], self.weights, self.levels, self.fallen, self.velocities, limits, self.thetas,
+            *self._ranges(i), self.rates, self.parts, self.row, layer.weight_at, layer.bias_at, inputs.stride(0),
             self.slopes[i].stride(0), rows, layer.height, layer.width, layer.inputs, layer.out_height,
             layer.out_width, layer.outputs, layer.padding, share, splits, span, layer.kernel, tiles.rows,
             tiles.columns, tiles.depth, _flat(layer), self._apart(splits), stacking.mode, stacking.derivative,
-            stacking.narrow, self.precision, **_launch(tiles),
+            self.sgd.momentum, self.sgd.weight_decay, stacking.narrow, self.precision, **_launch(tiles),
         )  # fmt: skip
         if self._apart(splits):
             kernels.reduce_step[(_cdiv(span, 256), count)](
-                self.parts, self.weights, self.levels, self.fallen, limits, self.thetas, self.rates, self.row,
-                layer.weight_at, splits, span, stacking.mode, stacking.derivative, 256,
+                self.parts, self.weights, self.levels, self.fallen, self.velocities, limits, self.thetas, self.rates,
+                self.row, layer.weight_at, splits, span, stacking.mode, stacking.derivative, self.sgd.momentum,
+                self.sgd.weight_decay, 256,
             )  # fmt: skip
 
     def _linear_forward(self, i: int, layer: Linear, inputs: Tensor, count: int) -> None:
@@ -200,10 +203,10 @@ class StackedNet:
         width = before.out_width // 2 if isinstance(before, Conv) else 1
         kernels.linear_step[(_cdiv(layer.inputs, tiles.columns), 1, count)](
             self.slopes[i], inputs, self.codes[i - 1], behind, self.weights, self.alive, self.levels, self.fallen,
-            limits, self.thetas, self.rates, self.row, layer.weight_at, layer.bias_at, self.slopes[i].stride(0),
-            inputs.stride(0), behind.stride(0), self.batch, layer.inputs, layer.outputs, width, before.outputs,
-            tiles.rows, tiles.depth, tiles.columns, first, pooled, self.stacking.mode, self.stacking.derivative,
-            self.precision, **_launch(tiles),
+            self.velocities, limits, self.thetas, self.rates, self.row, layer.weight_at, layer.bias_at,
+            self.slopes[i].stride(0), inputs.stride(0), behind.stride(0), self.batch, layer.inputs, layer.outputs,
+            width, before.outputs, tiles.rows, tiles.depth, tiles.columns, first, pooled, self.stacking.mode,
+            self.stacking.derivative, self.sgd.momentum, self.sgd.weight_decay, self.precision, **_launch(tiles),
         )  # fmt: skip
 
     def _loss(self, targets: Tensor, count: int) -> None:
@@ -222,8 +225,8 @@ class StackedNet:
         if self.precision == "ieee":  # without tensor cores; large tiles take long to compile
             rows = _power(self.batch) if isinstance(layer, Linear) else 32
             return _Tiles(rows=rows, columns=32, depth=16, stages=2)
-        if isinstance(layer, Linear) and what == "step" and self.stacking.mode == "threshold":
-            # Two more vectors are at hand in its steps: with larger tiles registers do not suffice.
+        if isinstance(layer, Linear) and what == "step" and self._crowded:
+            # With larger tiles registers do not suffice.
             return _Tiles(rows=_power(self.batch), columns=32, depth=32)
         if isinstance(layer, Linear):
             return _linear_tiles(what, layer, _power(self.batch))
@@ -250,9 +253,14 @@ class StackedNet:
         share = _cdiv(_cdiv(rows, splits), tiles.depth) * tiles.depth
         return share, _cdiv(rows, share)
 
+    @property
+    def _crowded(self) -> bool:
+        """Whether more vectors are at hand in a step: those of thresholds, or the velocity."""
+        return self.stacking.mode == "threshold" or self.sgd.momentum > 0
+
     def _apart(self, splits: int) -> bool:
-        """Whether a convolution's gradient and its step are two kernels: registers do not suffice for thresholds."""
-        return splits > 1 or self.stacking.mode == "threshold"
+        """Whether a convolution's gradient and its step are two kernels: registers do not suffice for both."""
+        return splits > 1 or self._crowded
 
     def _ranges(self, i: int) -> tuple[Tensor, Tensor, int]:
         """Of the channels before and behind convolution `i`, and how far first and last lie apart."""

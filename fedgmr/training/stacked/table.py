@@ -28,6 +28,8 @@ class Column(IntEnum):
     VALUES = 5  # address of their place
     ABSENT = 6  # address of the classes that the client does not have; 0 where the loss is not masked
     RATE = 7  # learning rate, as a 64-bit float
+    MEMORY = 8  # address of the velocity that the client brings along; 0 where it has none
+    KEPT = 9  # address of the place for the one that it takes along; 0 where it keeps none
 
 
 class TaskTable:
@@ -42,9 +44,15 @@ class TaskTable:
         send(torch.from_numpy(np.stack(rows)), self.rows[: len(rows)])
 
     def row(
-        self, task: ClientTask, values: Tensor, absent: Tensor | None, levels: Sequence[int], batches: NDArray[np.int64]
+        self,
+        task: ClientTask,
+        values: Tensor,
+        kept: Tensor | None,
+        absent: Tensor | None,
+        levels: Sequence[int],
+        batches: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Write a task as numbers; its update goes to `values`."""
+        """Write a task as numbers; its update goes to `values`, its velocity to `kept`."""
         row = np.empty(self.rows.shape[1], np.int64)
         order = None if task.levels.whole(task.level) else task.levels.order
         row[Column.MODEL] = task.model.data_ptr()
@@ -55,6 +63,8 @@ class TaskTable:
         row[Column.VALUES] = values.data_ptr()
         row[Column.ABSENT] = 0 if absent is None else absent.data_ptr()
         row.view(np.float64)[Column.RATE] = task.learning_rate
+        row[Column.MEMORY] = 0 if task.memory is None else task.memory.data_ptr()
+        row[Column.KEPT] = 0 if kept is None else kept.data_ptr()
         row[len(Column) : len(Column) + self.steps] = levels
         row[len(Column) + self.steps :] = batches.reshape(-1)
         return row
