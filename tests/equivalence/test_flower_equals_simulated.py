@@ -119,3 +119,17 @@ def test_same_weights(case: str, validation: str, tmp_path: Path) -> None:
     if method == "fedgmr" and rules is BRISK:
         assert moments[-1].levels > moments[0].levels, "clients were restored on the way"
         assert len(set(moments[-1].staleness)) > 1
+
+
+@pytest.mark.parametrize("method", ["fedgmr", pytest.param("fjord", marks=pytest.mark.slow)])
+def test_same_weights_where_nodes_keep_their_momentum(method: str, tmp_path: Path) -> None:
+    optimizer = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.001, "keep": True}
+    training = {"learning_rate": 0.02, "batch_size": 10, "steps": 3}
+    rules = BRISK if method == "fedgmr" else {}
+    plan = recipe(method, rules, training={**training, "optimizer": optimizer})
+    expected, arrivals = simulated(plan)
+    moments = deployed(plan, arrivals, tmp_path)
+    assert [moment.learned() for moment in moments] == [moment.learned() for moment in expected]
+    forgetful, _ = simulated(recipe(method, rules, training={**training, "optimizer": optimizer | {"keep": False}}))
+    assert expected[-1].learned() != forgetful[-1].learned(), "what is kept matters"
+    assert expected[0].traffic == forgetful[0].traffic, "and does not travel"

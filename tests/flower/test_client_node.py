@@ -10,10 +10,13 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from flwr.app import Context, Message
+
 from fedgmr import wire
 from fedgmr.experiments.assembly import make_task
 from fedgmr.experiments.dealing import deal
 from fedgmr.flower.answers import Hello
+from fedgmr.flower.client.client_app import app
 from fedgmr.flower.client.client_node import ClientNode
 from fedgmr.flower.messages import Piece
 from fedgmr.recipe import Recipe, recipe_from
@@ -126,3 +129,30 @@ def test_values_of_another_map_are_refused() -> None:
     fewer = LevelMap.full(1000)
     with pytest.raises(wire.Refused):
         _Node(recipe(), {})._model(replace(order(packed), map_version=9), packed.values, fewer, 5)
+
+
+def test_a_task_that_is_given_up_begins_with_the_same_velocity_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    optimizer = {"kind": "sgd", "momentum": 0.9, "keep": True}
+    training = {"batch_size": 10, "steps": 3, "learning_rate": 0.02, "optimizer": optimizer}
+    nodes, answered = partitions(2, tmp_path), list[tuple[Message, bytes]]()
+
+    def answer(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        if message.metadata.message_type == "train":
+            answered.append((message, reply.content.array_records["objects"]["update"].data))
+        return reply
+
+    nodes[1000].answer = answer
+    run = Deployed(nodes, tmp_path, clients=2, sections={"training": training}).drive(3)
+    message, accepted = answered[-1]
+    assert message.content.config_records["settings"]["first-batch"] == 6
+    assert "begins at zero" not in caplog.text
+    for _ in range(2):
+        run.grid._answer(nodes[1000], message)
+    assert answered[-1][1] == answered[-2][1] == accepted, "with the velocity of the tasks before it"
+    (tmp_path / "0" / "memory.safetensors").unlink()
+    run.grid._answer(nodes[1000], message)
+    assert answered[-1][1] != accepted
+    assert "Client 0 has no velocity here for mini-batch 6: it begins at zero." in caplog.text

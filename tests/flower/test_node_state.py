@@ -1,9 +1,11 @@
 """What a node keeps in files, and that anything wrong with them counts as forgotten."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
@@ -58,3 +60,27 @@ def test_the_default_directory_is_the_nodes_own(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert NodeState.of({}, 12).directory == tmp_path / "fedgmr" / "nodes" / "12"
     assert NodeState.of({"state-dir": str(tmp_path / "own")}, 12).directory == tmp_path / "own"
+
+
+def test_velocities_come_back(tmp_path: Path) -> None:
+    state, like = NodeState(tmp_path), torch.zeros(6)
+    before, behind = torch.arange(6.0), -torch.arange(6.0)
+    assert state.memory(run=2**63 + 7, client=1, batch=5, like=like) is None
+    state.keep_memory({5: before, 10: behind}, run=2**63 + 7, client=1)
+
+    def found(batch: int, *, run: int = 2**63 + 7, client: int = 1, size: int = 6) -> Any:
+        return state.memory(run=run, client=client, batch=batch, like=torch.zeros(size))
+
+    assert torch.equal(found(5), before)
+    assert torch.equal(found(10), behind)
+    assert found(15) is None
+    assert found(5, run=7) is None, "of another run"
+    assert found(5, client=2) is None, "of another client"
+    assert found(5, size=5) is None, "of another model"
+    state.keep_memory({10: None, 15: before}, run=2**63 + 7, client=1)
+    assert [found(batch) is None for batch in (5, 10, 15)] == [True, True, False]
+    assert [path.name for path in tmp_path.iterdir()] == ["memory.safetensors"], "no draft is left"
+    path = tmp_path / "memory.safetensors"
+    for damaged in (path.read_bytes()[:-3], path.read_bytes()[:20], b""):
+        path.write_bytes(damaged)
+        assert found(15) is None

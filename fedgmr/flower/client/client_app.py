@@ -10,8 +10,10 @@ import math
 import time
 from collections.abc import Sequence
 
+import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from fedgmr import wire
 from fedgmr.flower.answers import reply
@@ -55,13 +57,18 @@ def train(message: Message, context: Context) -> Message:
             return reply(message, {"lacks": "map"})
         _ = node.task  # loading the data is no training
         loaded = time.perf_counter()
-        update = node.train(order, values, levels, run=context.run_id)
+        memory = _memory(node, state, order, context.run_id)
+        update = node.train(order, values, levels, run=context.run_id, memory=memory)
     except wire.Refused as refused:
         _log.warning("A task was refused: %s", refused)
         return reply(message, {"refused": refused.reason, "text": str(refused)})
     if not math.isfinite(update.loss):
         text = "loss or weights are not finite: lower training.learning_rate"
         return reply(message, {"refused": "diverged", "text": text})
+    if update.memory is not None:
+        behind = order.first_batch + node.recipe.training.steps
+        known = {order.first_batch: memory, behind: update.memory}
+        state.keep_memory(known, run=context.run_id, client=order.client)
     report = update.report
     data = wire.encode_update(
         update.values.cpu().numpy(),
@@ -86,6 +93,19 @@ def _level_map(node: ClientNode, state: NodeState, order: Order, maps: Sequence[
     if maps:
         state.keep_level_map(held, run=run)
     return held.level_map(node.recipe.method.levels_in_ladder)
+
+
+def _memory(node: ClientNode, state: NodeState, order: Order, run: int) -> Tensor | None:
+    """The velocity that the node goes on with in this task; None: zero."""
+    if not node.keeps_memory or order.first_batch == 0:
+        return None
+    like = torch.empty(node.layout.size, dtype=node.layout.dtype, device="meta")
+    memory = state.memory(run=run, client=order.client, batch=order.first_batch, like=like)
+    if memory is None:
+        _log.warning(
+            "Client %d has no velocity here for mini-batch %d: it begins at zero.", order.client, order.first_batch
+        )
+    return memory
 
 
 app = ClientApp()

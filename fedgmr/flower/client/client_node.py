@@ -132,7 +132,14 @@ class ClientNode:
         )
         return rules.ranking.rank(inputs)
 
-    def train(self, order: Order, values: Sequence[Piece], levels: LevelMap, *, run: int) -> Update:
+    @property
+    def keeps_memory(self) -> bool:
+        """Whether the node has something to remember from task to task."""
+        return self.recipe.training.optimizer.memory == "kept"
+
+    def train(
+        self, order: Order, values: Sequence[Piece], levels: LevelMap, *, run: int, memory: torch.Tensor | None = None
+    ) -> Update:
         """The update for a task whose map is known; Refused where the values are not the ones announced."""
         task = ClientTask(
             client=order.client,
@@ -142,6 +149,7 @@ class ClientNode:
             map_version=order.map_version,
             learning_rate=order.learning_rate,
             first_batch=order.first_batch,
+            memory=None if memory is None else memory.to(self.device),
             **self._model(order, values, levels, run),
         )
         part, held_out = self.samples(order.client)

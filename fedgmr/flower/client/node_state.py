@@ -1,10 +1,11 @@
 """The memory of a node between tasks, in files: a client's app is a new process for every message.
 
-A node remembers who it is, the run's recipe, and its level map as an object of the wire format, whose stamp and
-checksum say whether it is still the right one and whole. A file that is missing, old or damaged counts as forgotten;
-the server sends it again.
+A node remembers who it is, the run's recipe, its level map as an object of the wire format, whose stamp and checksum
+say whether it is still the right one and whole, and the velocity of its optimiser where clients keep it. A file that is
+missing, old or damaged counts as forgotten: the server sends it again, or the velocity begins at zero.
 """
 
+import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
 from fedgmr import wire
 from fedgmr.files import write_atomic
@@ -106,3 +110,26 @@ class NodeState:
         """Remember a map."""
         stamp = wire.Stamp(run=run, version=0, map_version=held.version)
         write_atomic(self.directory / "level-map.bin", wire.encode_map(held.levels, stamp=stamp, last=held.last))
+
+    def memory(self, *, run: int, client: int, batch: int, like: Tensor) -> Tensor | None:
+        """The velocity with which a client of this run takes up mini-batch `batch`, if it is known."""
+        path = self.directory / "memory.safetensors"
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                if json.loads((file.metadata() or {})["of"]) != [run, client] or str(batch) not in file.keys():  # noqa: SIM118 - not a mapping
+                    return None
+                found: Tensor = file.get_tensor(str(batch))
+        except (SafetensorError, ValueError, KeyError, OSError):
+            return None
+        return found if (found.shape, found.dtype) == (like.shape, like.dtype) else None
+
+    def keep_memory(self, found: Mapping[int, Tensor | None], *, run: int, client: int) -> None:
+        """Remember velocities by the mini-batch that each goes on with: the one before a task and the one behind it.
+
+        A task that the server gives up comes again with the same mini-batches, so both may be wanted.
+        """
+        tensors = {str(batch): memory.cpu() for batch, memory in found.items() if memory is not None}
+        metadata = {"of": json.dumps([run, client])}
+        write_atomic(self.directory / "memory.safetensors", lambda draft: save_file(tensors, draft, metadata))
