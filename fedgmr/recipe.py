@@ -27,7 +27,7 @@ from fedgmr.training.evaluation.statistics import Norm
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.schedules import TrainingSettings
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _NAMED = ("method", "task", "fleet")  # sections for which a recipe may give the name alone
 TUNED = ("task", "partition", "fleet", "network", "training", "evaluation")  # sections that `methods` may change
 

@@ -6,6 +6,7 @@ left alone, and an interrupted rewrite is finished by the same command: each rec
 directory is renamed. A directory whose name does not end in a key keeps its name.
 """
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,8 +19,8 @@ from fedgmr.files import RECIPE, write_atomic
 from fedgmr.recipe import SCHEMA_VERSION, recipe_from
 from fedgmr.settings.text import dump, read_mapping
 
-# By the version that still has them: the keys that the next version dropped.
-DROPPED = {1: ("execution.fused",)}
+# Built-in tasks whose models have no batch norm, so nothing about it matters.
+_NO_BATCH_NORM = ("mnist5k", "fashion_mnist", "femnist", "cifar10", "stackoverflow")
 _KEY = re.compile(r"-[0-9a-f]{12}$")
 
 
@@ -53,15 +54,28 @@ def rewrite_runs(store: Path) -> Iterator[str]:
 
 def upgrade(data: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe's plain data as this release's version has it."""
-    version = data.get("schema_version", SCHEMA_VERSION)
-    while version in DROPPED:
-        for key in DROPPED[version]:
-            section, _, name = key.partition(".")
-            if name in data.get(section, {}):
-                data = {**data, section: {key: value for key, value in data[section].items() if key != name}}
-        version += 1
-        data = {**data, "schema_version": version}
+    data = json.loads(json.dumps(data))  # a copy of all that is nested
+    for version in range(data.get("schema_version", SCHEMA_VERSION), SCHEMA_VERSION):
+        _STEPS[version](data)
+        data["schema_version"] = version + 1
     return data
+
+
+def _without_fused(data: dict[str, Any]) -> None:
+    data.get("execution", {}).pop("fused", None)
+
+
+def _with_norms_apart(data: dict[str, Any]) -> None:
+    """The test's half of `method.local.norm` became `evaluation.norm`."""
+    local = data.get("method", {}).get("local", {})
+    before = local.get("norm", "running")
+    if "norm" in local:
+        local["norm"] = "tracked" if before == "running" else "batch"
+    if data["task"]["name"] not in _NO_BATCH_NORM:
+        data.setdefault("evaluation", {})["norm"] = "rebuilt" if before == "static" else before
+
+
+_STEPS = {1: _without_fused, 2: _with_norms_apart}  # by version: what makes it the next one
 
 
 def main(arguments: Sequence[str]) -> int:

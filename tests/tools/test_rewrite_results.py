@@ -4,20 +4,26 @@ import importlib.util
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from experiments.sweep.runs import small
+from experiments.sweep.runs import small as small_now
 
 from fedgmr.experiments.run import run_recipe
 from fedgmr.experiments.sweep import find_finished, recipe_key
 from fedgmr.experiments.sweep.plan import run_name
-from fedgmr.recipe import SCHEMA_VERSION
+from fedgmr.recipe import SCHEMA_VERSION, Recipe
 from fedgmr.settings.text import dump, read_mapping
 
 ROOT = Path(__file__).parents[2]
 OLD = "0123456789ab"
+
+
+def small() -> Recipe:
+    """The recipe with the batch norm of version 1, which tested with running statistics."""
+    return replace(small_now(), evaluation=replace(small_now().evaluation, norm="running"))
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +78,26 @@ def test_recipes_and_names_are_new_and_the_rest_is_as_it_was(tool: ModuleType, s
     for path in recipes:
         text = re.sub(r"  fused: true\n", "", old[path].decode())
         assert after[path].decode() == text.replace("schema_version: 1\n", f"schema_version: {SCHEMA_VERSION}\n")
+
+
+@pytest.mark.parametrize(
+    ("task", "before", "trained", "tested"),
+    [
+        ("imagenet100", "running", "tracked", "running"),
+        ("imagenet100", "static", "batch", "rebuilt"),
+        ("imagenet100", "batch", "batch", "batch"),
+        ("imagenet100", None, None, "running"),
+        ("cifar10", "static", "batch", None),
+    ],
+)
+def test_the_two_halves_of_norm_are_told_apart(
+    tool: ModuleType, task: str, before: str | None, trained: str | None, tested: str | None
+) -> None:
+    data = {"schema_version": 2, "task": {"name": task}, "method": {"local": {"norm": before} if before else {}}}
+    after = tool.upgrade(data)
+    assert after["method"]["local"].get("norm") == trained
+    assert after.get("evaluation", {}).get("norm") == tested
+    assert data["schema_version"] == 2, "what is given stays"
 
 
 def test_a_second_time_changes_nothing(tool: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
