@@ -12,6 +12,7 @@ from fedgmr.files import write_atomic
 from fedgmr.paper.computed import computed_table
 from fedgmr.paper.making import make_table
 from fedgmr.paper.planning import COMPUTED, Request, TablePlan, plan_table
+from fedgmr.paper.protocols import DEFAULT, PROTOCOLS
 from fedgmr.paper.rendering import table_text, write_table
 from fedgmr.paper.results import results_document
 from fedgmr.reporting.display import Display
@@ -30,6 +31,12 @@ def add_verbs(verbs: Any) -> None:
     table.add_argument("--task", help="names with commas (default: all of the table)")
     table.add_argument("--heterogeneity", help="high, medium, low, with commas")
     table.add_argument("--split", help="iid, noniid")
+    table.add_argument(
+        "--protocol",
+        default="",
+        metavar="NAME",
+        help=f"settings of the runs: {', '.join(PROTOCOLS)} (default: {DEFAULT})",
+    )
     table.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
     table.add_argument("--short", action="store_true", help="shortened recipes, for a CPU; marked in every output")
     table.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
@@ -61,6 +68,7 @@ def _table(given: argparse.Namespace) -> int:
         split=given.split,
         seeds=given.seeds,
         short=given.short,
+        protocol=given.protocol,
         overrides=tuple(given.recipe),
     )
     store = Path(given.store)

@@ -43,12 +43,15 @@ def computed_table(request: Request) -> Table:
     strange = [word for word in request.overrides if not word.startswith(("network.", "seed="))]
     if strange:
         raise SettingError(f"{strange[0]} has no effect on the table {request.name}: give network.* or seed.")
-    recipe, paper = recipe_for(_EXAMPLE, "fedgmr", overrides=request.overrides), Paper.read()
+    paper = Paper.read()
+    recipe = recipe_for(_EXAMPLE, "fedgmr", protocol=request.protocol, overrides=request.overrides)
     if request.name == "ims-cost":
         rounds = _SHORT_ROUNDS if request.short else None
-        return ims_cost_table(paper, rounds=rounds, settings=recipe.network, seed=recipe.seed)
-    ticks = _SHORT_TICKS if request.short else TICKS
-    return communication_table(paper, ticks=ticks, settings=recipe.network, seed=recipe.seed)
+        table = ims_cost_table(paper, rounds=rounds, settings=recipe.network, seed=recipe.seed)
+    else:
+        ticks = _SHORT_TICKS if request.short else TICKS
+        table = communication_table(paper, ticks=ticks, settings=recipe.network, seed=recipe.seed)
+    return replace(table, protocol=request.protocol)
 
 
 def ims_cost_table(
@@ -138,7 +141,7 @@ class _Count(NamedTuple):
 def _count(ticks: int, settings: NetworkSettings, seed: int) -> list[_Count]:
     """The run at four moments: begin and end of the stage before the first restoration, and of the one after."""
     layout = Layout.of(Conv2())
-    method = resolve_times(recipe_for(_EXAMPLE, "fedgmr/fixed_time"), lambda: layout).method
+    method = resolve_times(recipe_for(_EXAMPLE, "fedgmr/fixed_time", protocol="paper"), lambda: layout).method
     period = method.coordination.period
     assert period is not None
     counts: list[_Count] = []

@@ -1,7 +1,8 @@
 """The paper's grid: tasks, heterogeneities and splits, the variants that are compared on it, and their recipes.
 
 A variant is written METHOD/CHANGE/...: `fedgmr`, `fedgmr/ga`, `heterofl+aux`, `fedgmr/patience=10`; the same words are
-the keys of `paper.yaml`. Read next: `studies.py`, which arranges the numbers of variants in tables.
+the keys of `paper.yaml`. The recipes are a protocol's, see `protocols.py`. Read next: `studies.py`, which arranges the
+numbers of variants in tables.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +13,11 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
-from fedgmr.recipe import Recipe, read_recipe_data, recipe_from, shipped_recipes
+from fedgmr.paper.protocols import DEFAULT, PROTOCOLS, short_words
+from fedgmr.recipe import Recipe, read_recipe_data, recipe_from
 from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.layout import Layout
+from fedgmr.tasks.partition import Partition
 from fedgmr.tasks.sources import Source
 
 TASKS: Mapping[str, str] = {
@@ -25,11 +28,6 @@ TASKS: Mapping[str, str] = {
 }
 HETEROGENEITIES: Mapping[str, str] = {"high": "High", "medium": "Medium", "low": "Low"}
 SPLITS: Mapping[str, str] = {"iid": "IID", "noniid": "non-IID"}
-CHANGES: Mapping[str, str] = {
-    "ga": "method.aggregation=gradient_average",
-    "fa": "method.aggregation=zero_padded",
-    "fixed_time": "method.restoration=fixed_time",
-}
 _WITH_WRITERS = {("femnist", "leaf"), ("femnist", "mnist_writers")}
 
 
@@ -52,21 +50,25 @@ class Setting:
         return f"{TASKS[self.task]}, {HETEROGENEITIES[self.heterogeneity]}, {SPLITS[self.split]}"
 
 
-def has_recipe(task: str, *, short: bool) -> bool:
-    """Whether a recipe of the paper's task ships with the package."""
-    return _recipe_name(task, short=short) in shipped_recipes()
-
-
 def recipe_for(
-    setting: Setting, variant: str, *, seed: int = 0, short: bool = False, overrides: Sequence[str] = ()
+    setting: Setting,
+    variant: str,
+    *,
+    protocol: str = DEFAULT,
+    seed: int = 0,
+    short: bool = False,
+    overrides: Sequence[str] = (),
 ) -> Recipe:
     """The recipe of a variant at a setting; `seed` is counted from the recipe's own, `overrides` come last."""
     method, *changes = variant.split("/")
-    data = read_recipe_data(_recipe_name(setting.task, short=short))
+    data, own = read_recipe_data(f"{protocol}/{setting.task}"), PROTOCOLS[protocol]
     words = [f"fleet={setting.heterogeneity}", *_partition(setting, overrides)]
-    words += [*(CHANGES.get(change, f"method.restoration.{change}") for change in changes), *overrides]
-    first = recipe_from(data, words, method=method)
-    return recipe_from(data, [*words, f"seed={first.seed + seed}"], method=method)
+    first = recipe_from(data, method=method)
+    words += own.cell_words(first, setting.heterogeneity, setting.split)
+    words += short_words(first) if short else []
+    words += [*(own.change_word(change, setting.task) for change in changes), *overrides]
+    recipe = recipe_from(data, words, method=method)
+    return recipe_from(data, [*words, f"seed={recipe.seed + seed}"], method=method) if seed else recipe
 
 
 def paper_layout(task: str, options: Mapping[str, Any] = MappingProxyType({})) -> Layout:
@@ -75,10 +77,9 @@ def paper_layout(task: str, options: Mapping[str, Any] = MappingProxyType({})) -
     return _layout(task, tuple(sorted((key, value) for key, value in options.items() if key in known)))
 
 
-def split_alpha(task: str) -> float | None:
-    """The concentration of the recipe's own split, where it is drawn from a Dirichlet distribution."""
-    partition = recipe_from(read_recipe_data(_recipe_name(task, short=False))).partition
-    return getattr(partition, "alpha", None)
+def own_partition(task: str, protocol: str) -> Partition:
+    """The split of the protocol's recipe."""
+    return recipe_from(read_recipe_data(f"{protocol}/{task}")).partition
 
 
 def _model_fields(task: str) -> Callable[..., dict[str, Any]]:
@@ -91,10 +92,6 @@ def _layout(task: str, options: tuple[tuple[str, Any], ...]) -> Layout:
     # Kept: a table asks for the layouts of a hundred recipes, and there are few.
     fields = _model_fields(task)(**dict(options))
     return Layout.of(fields["model"](), keep=fields["keep"])
-
-
-def _recipe_name(task: str, *, short: bool) -> str:
-    return f"paper/{task}-short" if short else f"paper/{task}"
 
 
 def _partition(setting: Setting, overrides: Sequence[str]) -> list[str]:

@@ -35,10 +35,13 @@ _APART = 1.2  # nearer to the last density than this factor there is no room for
 class GrowthStudy(Study):
     """One block per task: densities down, the slope of every stage and the final accuracy across."""
 
-    def recipe(self, setting: Setting, variant: str, *, seed: int, short: bool, overrides: Sequence[str]) -> Recipe:
+    def recipe(
+        self, setting: Setting, variant: str, *, protocol: str, seed: int, short: bool, overrides: Sequence[str]
+    ) -> Recipe:
         """The recipe of one density; `seconds=` among the overrides sets the number of merges."""
         density = float(variant.partition("=")[2])
-        recipe = recipe_for(setting, "fedgmr_without_restoration", seed=seed, short=short, overrides=overrides)
+        base = "fedgmr_without_restoration"
+        recipe = recipe_for(setting, base, protocol=protocol, seed=seed, short=short, overrides=overrides)
         link = Link(down=_FAST, up=_FAST, density=density)
         method = replace(
             recipe.method,
@@ -54,7 +57,7 @@ class GrowthStudy(Study):
             method=method,
             seconds=recipe.seconds if given else float(MERGES_SHORT if short else MERGES),
             fleet=FleetSettings(name="custom", links=(link,) * _CLIENTS),
-            network=replace(recipe.network, server_rate=_FAST, noise=0.0),
+            network=replace(recipe.network, server_rate=_FAST, noise=0.0, server_noise=0.0, merge_seconds=0.0),
         )
 
     def blocks(self, runs: StudyRuns) -> tuple[Block, ...]:

@@ -1,25 +1,28 @@
-"""Kept runs in their places: the cell of the paper that a run belongs to, and the settings in which it differs.
+"""Kept runs in their places: the protocol and the cell of the paper that a run belongs to, and how it differs.
 
-Both are read off the run's recipe. Settings that are derived (null in the shipped recipe), that name a run or that say
-how it is computed do not count. Read next: `results.py`, the document of these runs.
+All are read off the run's recipe: it belongs where it differs least. Settings that are derived (null in the shipped
+recipe), that name a run or that say how it is computed do not count. Read next: `results.py`, the document of these
+runs.
 """
 
 import json
 import statistics
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.experiments.sweep.keys import changes_results
 from fedgmr.paper.accuracy import accuracy_at_t_star
-from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, has_recipe, recipe_for, split_alpha
+from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, own_partition, recipe_for
 from fedgmr.paper.numbers import ACCURACY_TABLES, Paper
+from fedgmr.paper.protocols import PROTOCOLS
 from fedgmr.paper.tables import Measure
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.records import Run, read_run
 from fedgmr.settings.schema import plain
+from fedgmr.tasks.partition import Dirichlet, Partition
 
 PATIENCE = "method.restoration.patience"  # the paper tunes it
 _SKIPPED = ("seed", "short", "partition", "method.title")
@@ -27,9 +30,10 @@ _SKIPPED = ("seed", "short", "partition", "method.title")
 
 @dataclass(frozen=True, kw_only=True)
 class KeptRun:
-    """A run and its cell of the paper's tables."""
+    """A run, its protocol and its cell of the paper's tables."""
 
     run: Run
+    protocol: str
     setting: Setting
     variant: str
     differences: Mapping[str, Any]  # settings that are not the cell's own, by dotted key
@@ -45,28 +49,26 @@ class KeptRun:
         recipe = read_recipe(directory)
         if recipe.task.name not in TASKS or recipe.fleet.name not in HETEROGENEITIES:
             return None
-        if not has_recipe(recipe.task.name, short=recipe.short):
-            return None
         split = "iid" if recipe.partition.kind == "iid" else "noniid"
         setting = Setting(task=recipe.task.name, heterogeneity=recipe.fleet.name, split=split)
         candidates = dict.fromkeys(v for table in ACCURACY_TABLES for v in paper.variants(table))
         matches = [
-            (variant, dict(_differences(setting, variant, recipe)))
+            (protocol, variant, dict(_differences(setting, variant, protocol, recipe)))
+            for protocol in PROTOCOLS
             for variant in candidates
             if variant.partition("/")[0] == recipe.method.name
         ]
         if not matches:
             return None
-        variant, differences = min(matches, key=lambda match: len(match[1]))
-        alpha = getattr(recipe.partition, "alpha", None)
-        dealt = recipe.partition.kind if alpha is None else f"{recipe.partition.kind} {alpha:g}"
+        protocol, variant, differences = min(matches, key=lambda match: len(match[2]))
         run = read_run(directory)
         return cls(
             run=run,
+            protocol=protocol,
             setting=setting,
             variant=variant,
             differences=differences,
-            split=dealt,
+            split=_dealt(recipe.partition),
             seed=recipe.seed,
             short=recipe.short,
             stand_in=str(run.summary.get("stand_in") or ""),
@@ -135,8 +137,17 @@ class ResultRow:
         return statistics.fmean(known) if known and len(known) == len(found) else None
 
 
-def _differences(setting: Setting, variant: str, recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    wanted = _flat(plain(recipe_for(setting, variant, short=recipe.short)))
+def _dealt(partition: Partition) -> str:
+    """How the data was dealt, for people."""
+    if not isinstance(partition, Dirichlet):
+        return partition.kind
+    return " ".join(
+        [partition.kind, f"{partition.alpha:g}", *(["ascending"] if partition.order == "ascending" else [])]
+    )
+
+
+def _differences(setting: Setting, variant: str, protocol: str, recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    wanted = _flat(plain(recipe_for(setting, variant, protocol=protocol, short=recipe.short)))
     found = _flat(plain(recipe))
     found.pop("task.options.root", None)
     for key in dict.fromkeys([*wanted, *found]):
@@ -144,9 +155,12 @@ def _differences(setting: Setting, variant: str, recipe: Recipe) -> Iterator[tup
             continue
         if wanted.get(key) != found.get(key):
             yield key, found.get(key)
-    alpha = getattr(recipe.partition, "alpha", None)
-    if alpha is not None and alpha != split_alpha(setting.task):
-        yield "partition.alpha", alpha
+    own = own_partition(setting.task, protocol)
+    if isinstance(recipe.partition, Dirichlet) and isinstance(own, Dirichlet):
+        for entry in fields(recipe.partition):
+            value = getattr(recipe.partition, entry.name)
+            if value != getattr(own, entry.name):
+                yield f"partition.{entry.name}", value
 
 
 def _flat(data: Any, prefix: str = "") -> dict[str, Any]:

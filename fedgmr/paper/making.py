@@ -12,6 +12,7 @@ from fedgmr.paper.accuracy import evaluations_around
 from fedgmr.paper.grid import TASKS
 from fedgmr.paper.numbers import WINDOW
 from fedgmr.paper.planning import TablePlan
+from fedgmr.paper.protocols import PROTOCOLS
 from fedgmr.paper.studies import CellRuns, StudyRuns
 from fedgmr.paper.tables import STAND_IN_MARK, Table
 from fedgmr.reporting.records import read_run
@@ -24,14 +25,15 @@ def make_table(plan: TablePlan) -> Table:
     """The table of the runs that are finished by now."""
     study, request = plan.study, plan.request
     rows = study.variants(short=request.short)
-    cells = {place: _read(plan.cells.get(place)) for place in product(plan.settings, rows)}
+    cells = {place: _read(plan.cells[place]) for place in product(plan.settings, rows)}
     runs = StudyRuns(key=study.key, paper=plan.paper, settings=plan.settings, rows=rows, cells=cells)
     effective = [word for word in request.overrides if changes_results(word.partition("=")[0])]
     changed = [word for word in effective if not word.startswith(_HARMLESS)]
     return Table(
         name=request.name,
         title=study.title,
-        about=study.about,
+        about=f"{study.about} Protocol {request.protocol}: {PROTOCOLS[request.protocol].about}.",
+        protocol=request.protocol,
         blocks=study.blocks(runs),
         cautions=tuple(_cautions(plan, runs, changed)),
         notes=tuple(_notes(plan, runs)),
@@ -41,9 +43,9 @@ def make_table(plan: TablePlan) -> Table:
     )
 
 
-def _read(planned: Sequence[PlannedRun] | None) -> CellRuns:
-    runs, absent = [], "no recipe" if planned is None else "missing"
-    for entry in planned or ():
+def _read(planned: Sequence[PlannedRun]) -> CellRuns:
+    runs, absent = [], "missing"
+    for entry in planned:
         try:
             run = read_run(entry.directory)
         except ValueError:  # not begun, or before its first evaluation
@@ -68,8 +70,6 @@ def _cautions(plan: TablePlan, runs: StudyRuns, changed: Sequence[str]) -> list[
 
 def _notes(plan: TablePlan, runs: StudyRuns) -> list[str]:
     seeds, notes = plan.request.seeds, _window_notes(plan, runs)
-    for task in plan.without_recipe():
-        notes.append(f"{task} has no recipe here, so its cells are the paper's alone")
     short_of = sum(0 < len(found.runs) < seeds for found in runs.cells.values())
     if short_of:
         notes.append(f"{short_of} cells have fewer than {seeds} finished seeds")

@@ -13,9 +13,10 @@ from fedgmr.experiments.assembly import resolve_times
 from fedgmr.experiments.estimate import Estimate
 from fedgmr.experiments.sweep import PlannedRun, plan_sweep
 from fedgmr.methods import PAPER, named_method
-from fedgmr.paper.grid import HETEROGENEITIES, SPLITS, TASKS, Setting, has_recipe, paper_layout
+from fedgmr.paper.grid import HETEROGENEITIES, SPLITS, TASKS, Setting, paper_layout
 from fedgmr.paper.growth import DENSITIES, GrowthStudy
 from fedgmr.paper.numbers import Paper
+from fedgmr.paper.protocols import DEFAULT, PROTOCOLS
 from fedgmr.paper.studies import BaselineStudy, PatienceStudy, PluginStudy, Study
 from fedgmr.reporting.quantities import format_duration
 from fedgmr.settings.refusals import SettingError, suggestion
@@ -87,19 +88,24 @@ class Request:
     split: str | None = None
     seeds: int = 1
     short: bool = False
+    protocol: str = ""  # empty: the default, or for a table that is computed the paper's
     overrides: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         known = [*studies(), *COMPUTED]
         if self.name not in known:
             raise SettingError(f"The table {self.name!r} is not known: {suggestion(self.name, known)}")
+        if not self.protocol:
+            object.__setattr__(self, "protocol", "paper" if self.name in COMPUTED else DEFAULT)
+        if self.protocol not in PROTOCOLS:
+            raise SettingError(f"--protocol is {self.protocol!r}: {suggestion(self.protocol, list(PROTOCOLS))}")
         if self.seeds < 1:
             raise SettingError(f"--seeds is {self.seeds}: give at least 1.")
 
     @property
     def slug(self) -> str:
         """A name for files."""
-        parts = [self.name, self.task, self.heterogeneity, self.split, "short" if self.short else None]
+        parts = [self.name, self.protocol, self.task, self.heterogeneity, self.split, "short" if self.short else None]
         return "-".join(part.replace(",", "+") for part in parts if part)
 
     def settings(self, study: Study, paper: Paper) -> list[Setting]:
@@ -147,14 +153,7 @@ class TablePlan:
         counts = Counter[str](run.status for run in self.runs)
         shown = [name for name in ("finished", "interrupted", "diverged") if counts[name] or name == "finished"]
         parts = [f"{counts[name]} {name}" for name in shown]
-        text = f"{len(self.runs)} runs: {', '.join(parts)}, {len(self.to_do)} to do"
-        left_out = self.without_recipe()
-        return text + (f"; no recipe for {', '.join(left_out)}" if left_out else "") + "."
-
-    def without_recipe(self) -> list[str]:
-        """Tasks that cannot be run because no recipe ships with the package."""
-        tasks = dict.fromkeys(setting.task for setting in self.settings)
-        return [TASKS[task] for task in tasks if not has_recipe(task, short=self.request.short)]
+        return f"{len(self.runs)} runs: {', '.join(parts)}, {len(self.to_do)} to do."
 
     def estimate_text(self, estimate: Estimate, jobs: int = 1) -> str:
         """About how long the runs will take, and what that rests on."""
@@ -181,13 +180,19 @@ def plan_table(request: Request, store: Path, *, also: Sequence[Path] = ()) -> T
     places = [
         (setting, variant, seed)
         for setting in settings
-        if has_recipe(setting.task, short=request.short)
         for variant in study.variants(short=request.short)
         for seed in range(request.seeds)
     ]
     recipes = []
     for setting, variant, seed in places:
-        recipe = study.recipe(setting, variant, seed=seed, short=request.short, overrides=request.overrides)
+        recipe = study.recipe(
+            setting,
+            variant,
+            protocol=request.protocol,
+            seed=seed,
+            short=request.short,
+            overrides=request.overrides,
+        )
         if recipe.task.name in TASKS:  # with its times worked out, its key needs no data
             recipe = resolve_times(recipe, partial(paper_layout, recipe.task.name, recipe.task.options))
         recipes.append(recipe)

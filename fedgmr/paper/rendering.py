@@ -49,7 +49,7 @@ def _markdown(table: Table) -> str:
 def _csv(table: Table) -> str:
     """The numbers unrounded, one line per cell; an empty field where there is none."""
     names = ["table", "block", "column", "row", "ours", "ours_std", "seeds", "seeds_std", "paper", "paper_std"]
-    names += ["difference", "difference_percent", "status", "short", "stand_in", "comparable"]
+    names += ["difference", "difference_percent", "status", "short", "stand_in", "comparable", "protocol"]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(names)
@@ -62,7 +62,7 @@ def _csv(table: Table) -> str:
                 *((ours.mean, ours.std, ours.seeds, ours.seeds_std) if ours else (None,) * 4),
                 *((paper.mean, paper.std) if paper else (None, None)),
                 *(difference, percent, "" if ours else cell.absent),
-                *(int(table.short), int(cell.stand_in), int(table.comparable)),
+                *(int(table.short), int(cell.stand_in), int(table.comparable), table.protocol),
             ]
             writer.writerow(["" if value is None else value for value in values])
     return buffer.getvalue()

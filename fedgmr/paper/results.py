@@ -1,4 +1,4 @@
-"""The document of results: the kept runs below a directory beside the paper, setting by setting.
+"""The document of results: the kept runs below a directory beside the paper, by protocol and setting.
 
 It is made from recipe, metrics and summary of each run alone, and says where our ranking differs from the paper's.
 Reasons are a person's to write, in `notes.md` of the same directory, which is taken over word for word.
@@ -16,6 +16,7 @@ from fedgmr.paper.accuracy import mean_relative_improvement
 from fedgmr.paper.grid import Setting
 from fedgmr.paper.kept_runs import KeptRun, ResultRow
 from fedgmr.paper.numbers import Paper
+from fedgmr.paper.protocols import PROTOCOLS
 from fedgmr.paper.tables import STAND_IN_MARK, Block, Cell, Measure
 from fedgmr.reporting.quantities import format_seconds, markdown_table
 from fedgmr.settings.refusals import SettingError
@@ -44,13 +45,10 @@ def results_document(directory: Path) -> str:
         "evaluations of one run. Differences are in points. Validation is the final model's accuracy on the samples "
         "that the server holds out; where several patiences were run, the best by it is ranked.",
         "",
-        *_overview(finished, paper),
+        *_overview(finished),
     ]
-    for short in (False, True):
-        alike = [kept for kept in finished if kept.short is short]
-        for setting in _settings(alike, paper):
-            here = [kept for kept in alike if kept.setting == setting]
-            lines += ["", *_section(setting, here, paper, short=short)]
+    for protocol in PROTOCOLS:
+        lines += _chapter(protocol, [kept for kept in finished if kept.protocol == protocol], paper)
     if others:
         table = [[path.relative_to(directory).as_posix(), reason] for path, reason in others]
         lines += ["", "## Other runs", "", *markdown_table([["run", "why it is not above"], *table], words=2)]
@@ -83,25 +81,44 @@ def _settings(kept: Iterable[KeptRun], paper: Paper) -> list[Setting]:
     return sorted({entry.setting for entry in kept}, key=paper.settings("baselines").index)
 
 
-def _overview(finished: Sequence[KeptRun], paper: Paper) -> list[str]:
-    full = [kept for kept in finished if not kept.short]
+def _overview(finished: Sequence[KeptRun]) -> list[str]:
     wall = sum(kept.wall_seconds for kept in finished)
-    lines = [f"{len(finished)} finished runs, {format_seconds(wall)} of computing."]
+    stand_ins = dict.fromkeys(kept.stand_in for kept in finished if kept.stand_in)
+    return [
+        f"{len(finished)} finished runs, {format_seconds(wall)} of computing.",
+        *(f"\n{STAND_IN_MARK} Stand-in data: {sentence}." for sentence in stand_ins),
+    ]
+
+
+def _chapter(protocol: str, kept: Sequence[KeptRun], paper: Paper) -> list[str]:
+    """The runs of one protocol, setting by setting; nothing where there are none."""
+    if not kept:
+        return []
+    lines = ["", f"## Protocol {protocol}: {PROTOCOLS[protocol].about}"]
+    lines += _firsts([entry for entry in kept if not entry.short], paper)
+    for short in (False, True):
+        alike = [entry for entry in kept if entry.short is short]
+        for setting in _settings(alike, paper):
+            here = [entry for entry in alike if entry.setting == setting]
+            lines += ["", *_section(setting, here, paper, short=short)]
+    return lines
+
+
+def _firsts(full: Sequence[KeptRun], paper: Paper) -> list[str]:
     counted = []  # whether FedGMR is first, where it and others were run
     for setting in _settings(full, paper):
         rows = ResultRow.group([kept for kept in full if kept.setting == setting], setting, paper)
         baselines = [row for row, _ in _choices(rows) if row.variant in PAPER]
         if len(baselines) > 1 and "fedgmr" in {row.variant for row in baselines}:
             counted.append(max(baselines, key=lambda row: row.ours.mean).variant == "fedgmr")
-    if counted:
-        lines.append(f"FedGMR is first in {sum(counted)} of {len(counted)} settings where it and others were run.")
-    stand_ins = dict.fromkeys(kept.stand_in for kept in finished if kept.stand_in)
-    return [*lines, *(f"\n{STAND_IN_MARK} Stand-in data: {sentence}." for sentence in stand_ins)]
+    if not counted:
+        return []
+    return ["", f"FedGMR is first in {sum(counted)} of {len(counted)} settings where it and others were run."]
 
 
 def _section(setting: Setting, kept: Sequence[KeptRun], paper: Paper, *, short: bool) -> list[str]:
     rows = ResultRow.group(kept, setting, paper)
-    title = f"## {setting.long_title}" + (" (short runs: not comparable)" if short else "")
+    title = f"### {setting.long_title}" + (" (short runs: not comparable)" if short else "")
     splits = ", ".join(dict.fromkeys(entry.split for entry in kept))
     text = [
         title,

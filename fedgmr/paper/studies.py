@@ -84,9 +84,11 @@ class Study:
             return paper.settings(self.key)
         return [Setting(task=task, heterogeneity="high", split="noniid") for task in TASKS]
 
-    def recipe(self, setting: Setting, variant: str, *, seed: int, short: bool, overrides: Sequence[str]) -> Recipe:
+    def recipe(
+        self, setting: Setting, variant: str, *, protocol: str, seed: int, short: bool, overrides: Sequence[str]
+    ) -> Recipe:
         """The recipe of a variant at a setting; `seed` is counted from the recipe's own."""
-        return recipe_for(setting, variant, seed=seed, short=short, overrides=overrides)
+        return recipe_for(setting, variant, protocol=protocol, seed=seed, short=short, overrides=overrides)
 
     def blocks(self, runs: StudyRuns) -> tuple[Block, ...]:
         """Arrange the numbers."""

@@ -116,13 +116,16 @@ class Table:
     cautions: tuple[str, ...] = ()  # to be known before the numbers are believed
     notes: tuple[str, ...] = ()
     short: bool = False
+    protocol: str = ""
     comparable: bool = True  # whether the runs have the paper's settings and length
     figures: Callable[[], Mapping[str, Chart]] = dict  # by file name; drawn when the table is written
 
     @property
     def heading(self) -> str:
-        """The title, marked where the runs are short."""
-        return f"{self.title} (short runs)" if self.short else self.title
+        """The title with the protocol, marked where the runs are short."""
+        marks = [f"protocol {self.protocol}"] if self.protocol else []
+        marks += ["short runs"] if self.short else []
+        return f"{self.title} ({', '.join(marks)})" if marks else self.title
 
     @property
     def headers(self) -> tuple[str, str, str]:

@@ -48,7 +48,7 @@ def test_a_table_from_nothing_to_done(fedgmr: Command) -> None:
     assert "not the paper's settings: task=e2e.tiny:dense" in made.out
     done = times(fedgmr.folder / "store")
     assert len(done) == 4
-    rows = list(csv.DictReader((fedgmr.folder / "store" / "fixed-time-femnist-short" / "table.csv").open()))
+    rows = list(csv.DictReader((fedgmr.folder / "store" / "fixed-time-fair-femnist-short" / "table.csv").open()))
     assert [row["row"] for row in rows] == ["GMR (ES)", "GMR (Fixed)", "w/o Asyn", "w/o GMR"]
     assert all(0 < float(row["ours"]) <= 100 and row["short"] == "1" for row in rows)
     assert [row["paper"] for row in rows] == ["81.71", "80.07", "78.8", "79.51"]
@@ -80,7 +80,7 @@ def test_a_computed_table(fedgmr: Command) -> None:
     made = fedgmr("table", "communication", "--short")
     assert made.code == 0, made.err
     assert "0.05x client" in made.out
-    assert (fedgmr.folder / "runs" / "tables" / "communication-short" / "table.tex").exists()
+    assert (fedgmr.folder / "runs" / "tables" / "communication-paper-short" / "table.tex").exists()
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,7 @@ def test_a_computed_table(fedgmr: Command) -> None:
         (("table", "baseline"), "The table 'baseline' is not known: did you mean baselines?"),
         (("table", "baselines", "quickstart"), "'quickstart' is not a setting of a table"),
         (("table", "baselines", "--heterogeneity", "hi"), "--heterogeneity is 'hi': did you mean high?"),
+        (("table", "baselines", "--protocol", "fairly"), "--protocol is 'fairly': did you mean fair?"),
         (("table", "plugin", "--task", "cifar10"), "The paper's table plugin has no such cell"),
         (("table", "ims-cost", "--seeds", "2"), "The table ims-cost is computed as a whole"),
         (("results", "nowhere"), "'nowhere' holds no runs"),

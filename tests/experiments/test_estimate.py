@@ -24,15 +24,17 @@ TINY = ["task=e2e.tiny:dense", "fleet.scale=1e-4", "seconds=100", "partition=iid
 def test_pace() -> None:
     layout = Layout.of(Conv2())
     # A period is 9.4727 s, so 375 s have 39 merges, to which all ten clients come but for noise.
-    updates, merges = count_updates(recipe_for(HIGH, "fedgmr", short=True), layout)
+    updates, merges = count_updates(recipe_for(HIGH, "fedgmr", protocol="paper", short=True), layout)
     assert merges == pytest.approx(39, abs=0.7)
     assert sum(updates) == pytest.approx(390, rel=0.02)
     assert updates == pytest.approx([234, 39, 39, 39, 39], rel=0.05)  # six of the ten hold a twentieth
     # 80,000 s have 8,445; only some of them are counted.
-    assert count_updates(recipe_for(HIGH, "fedgmr"), layout)[1] == pytest.approx(80_000 / 9.472743, rel=1e-3)
+    assert count_updates(recipe_for(HIGH, "fedgmr", protocol="paper"), layout)[1] == pytest.approx(
+        80_000 / 9.472743, rel=1e-3
+    )
     # A full model down to and up from a 1 / 0.25 MiB/s client takes 26 + 0.5 + 104 s, and the last has to wait for
     # nine others at 2.6 s each: 157 s.
-    updates, merges = count_updates(recipe_for(HIGH, "fedavg"), layout)
+    updates, merges = count_updates(recipe_for(HIGH, "fedavg", protocol="paper"), layout)
     assert merges == pytest.approx(80_000 / 157, rel=0.05)
     assert updates == pytest.approx([10 * merges])
 

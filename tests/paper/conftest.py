@@ -56,13 +56,14 @@ def write_run(
     *,
     setting: Setting = HIGH,
     variant: str = "fedgmr",
+    protocol: str = "fair",
     seed: int = 0,
     short: bool = False,
     overrides: Sequence[str] = (),
     **summary: Any,
 ) -> Path:
     """A finished run, its evaluations evenly over the time budget, the first at 0 and the last at its end."""
-    recipe = recipe_for(setting, variant, seed=seed, short=short, overrides=overrides)
+    recipe = recipe_for(setting, variant, protocol=protocol, seed=seed, short=short, overrides=overrides)
     recipe = replace(resolve_times(recipe, lambda: layout(setting.task)), device="cuda")
     step = recipe.seconds / (len(accuracies) - 1)
     lines = [evaluation(number * step, accuracy) for number, accuracy in enumerate(accuracies)]

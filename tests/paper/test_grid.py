@@ -1,11 +1,15 @@
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fedgmr.paper.grid import Setting, paper_layout, recipe_for
+from fedgmr.paper.grid import TASKS, Setting, paper_layout, recipe_for
 from fedgmr.paper.planning import Request, plan_table
+from fedgmr.recipe import Recipe, load_recipe
+from fedgmr.settings.schema import plain
 from fedgmr.tasks import cifar10, femnist, imagenet100, stackoverflow
 from fedgmr.tasks.formats.arrays import Images
 from fedgmr.tasks.formats.packed import ImageArrays, ImageSheets
@@ -35,6 +39,44 @@ def test_overrides_come_last_and_seeds_count_from_the_recipe() -> None:
     assert (recipe.seed, recipe.fleet.name, recipe.seconds) == (5, "low", 10)
     assert recipe.method.restoration is not None
     assert getattr(recipe.method.restoration, "patience", None) == 7
+
+
+def flat(recipe: Recipe) -> dict[str, Any]:
+    """Settings by dotted key."""
+
+    def walk(data: Any, path: str) -> Iterator[tuple[str, Any]]:
+        if not isinstance(data, dict):
+            yield path, data
+            return
+        for name, value in data.items():
+            yield from walk(value, f"{path}.{name}" if path else name)
+
+    return dict(walk(plain(recipe), ""))
+
+
+def differences(one: Recipe, other: Recipe) -> set[str]:
+    first, second = flat(one), flat(other)
+    return {key for key in {**first, **second} if first.get(key) != second.get(key)}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("method", ["fedgmr", "fedgmr_without_buffer", "fedavg", "fjord", "fiarse+aux+gmr"])
+def test_the_fair_protocol_has_the_papers_settings_and_one_time_model(task: str, method: str) -> None:
+    setting = Setting(task=task, heterogeneity="low", split="noniid")
+    fair, paper = (recipe_for(setting, method, protocol=protocol) for protocol in ("fair", "paper"))
+    assert differences(fair, paper) == {"name", "about", "network.sizes", "network.sends"}
+    assert (fair.network.sizes, fair.network.sends) == ("wire", "shared")
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("method", ["fedgmr", "fedgmr_without_buffer", "fedavg", "fjord", "fiarse+aux+gmr"])
+def test_short_runs_are_those_of_the_short_recipes(task: str, method: str) -> None:
+    setting = Setting(task=task, heterogeneity="high", split="noniid")
+    short = recipe_for(setting, method, protocol="paper", short=True)
+    assert differences(short, load_recipe(f"paper/{task}-short", [f"method={method}"])) == {"about"}
+    fair = recipe_for(setting, f"{method}/patience=3" if "gmr" in method else method, short=True)
+    changed = {"about", "name", "network.sizes", "network.sends"}
+    assert differences(fair, short) == changed | ({"method.restoration.patience"} if "gmr" in method else set())
 
 
 def test_layouts_are_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,14 +31,17 @@ def planned(request: Request, paper: Paper, directories: Mapping[str, list[Path]
     cells: dict[tuple[Setting, str], list[PlannedRun]] = {}
     for variant in study.variants(short=request.short):
         for number, directory in enumerate(directories.get(variant, [Path("nowhere") / variant])):
-            recipe = study.recipe(HIGH, variant, seed=number, short=request.short, overrides=())
+            recipe = study.recipe(
+                HIGH, variant, protocol=request.protocol, seed=number, short=request.short, overrides=()
+            )
             run = PlannedRun(key=str(directory), recipe=recipe, directory=directory, status="missing")
             cells.setdefault((HIGH, variant), []).append(run)
     return TablePlan(request=request, study=study, paper=paper, settings=(HIGH,), cells=cells)
 
 
 def growth_recipe(variant: str, *words: str, seed: int = 0, short: bool = False) -> Recipe:
-    return studies()["density-growth"].recipe(HIGH, variant, seed=seed, short=short, overrides=words)
+    study = studies()["density-growth"]
+    return study.recipe(HIGH, variant, protocol="fair", seed=seed, short=short, overrides=words)
 
 
 def cell(table: Table, row: str, column: str = "FEMNIST non-IID") -> Cell:
@@ -99,7 +102,7 @@ def test_short_runs_and_changed_settings_are_not_comparable(tmp_path: Path, pape
     dirs = {"fedgmr": [write_run(tmp_path / "0", [0.1, 0.2, 0.3], short=True)]}
     table = make_table(planned(Request(name="ablation", short=True), paper, dirs))
     assert (table.short, table.comparable) == (True, False)
-    assert table.heading.endswith("(short runs)")
+    assert table.heading.endswith("(protocol fair, short runs)")
     assert any("only 2 evaluations around t*" in note for note in table.notes)
     tuned = Request(name="ablation", overrides=("method.restoration.patience=3", "device=cpu"))
     assert make_table(planned(tuned, paper, {})).comparable

@@ -4,8 +4,9 @@ import pytest
 
 from fedgmr.methods import PAPER
 from fedgmr.paper.accuracy import mean_relative_improvement
-from fedgmr.paper.grid import TASKS, Setting, has_recipe, recipe_for
+from fedgmr.paper.grid import TASKS, Setting, recipe_for
 from fedgmr.paper.numbers import Paper
+from fedgmr.paper.protocols import PROTOCOLS
 
 TABLES = {"baselines": 7 * 24, "aggregation": 6 * 24, "ablation": 6 * 24, "plugin": 12, "fixed_time": 16}
 CIFAR = Setting(task="cifar10", heterogeneity="high", split="noniid")
@@ -37,8 +38,11 @@ def test_gains_by_patience_follow_from_the_accuracies(paper: Paper) -> None:
         assert row["best"] - row["without"] == pytest.approx(row["gain"], abs=0.005)
 
 
-def test_every_variant_has_a_recipe(paper: Paper) -> None:
-    recipes = {variant: recipe_for(CIFAR, variant) for table in TABLES for variant in paper.variants(table)}
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_variant_has_a_recipe(paper: Paper, protocol: str) -> None:
+    recipes = {
+        variant: recipe_for(CIFAR, variant, protocol=protocol) for table in TABLES for variant in paper.variants(table)
+    }
     rules = {
         v: (r.method.name, r.method.aggregation.kind, getattr(r.method.restoration, "kind", None))
         for v, r in recipes.items()
@@ -51,9 +55,11 @@ def test_every_variant_has_a_recipe(paper: Paper) -> None:
     assert len(set(map(repr, recipes.values()))) == len(recipes)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("task", TASKS)
-def test_recipes_have_the_length_of_the_paper(paper: Paper, task: str) -> None:
-    assert has_recipe(task, short=True)
-    recipe = recipe_for(Setting(task=task, heterogeneity="low", split="iid"), "fedavg")
+def test_recipes_have_the_length_of_the_paper(paper: Paper, task: str, protocol: str) -> None:
+    setting = Setting(task=task, heterogeneity="low", split="iid")
+    recipe = recipe_for(setting, "fedavg", protocol=protocol)
     assert recipe.seconds == paper.seconds(task)
     assert (recipe.fleet.name, recipe.partition.kind, recipe.short) == ("low", "iid", False)
+    assert recipe_for(setting, "fedavg", protocol=protocol, short=True).short

@@ -1,5 +1,6 @@
 """The document of results: from run directories alone, with plain words about the ranking."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from fedgmr.paper.grid import Setting
 from fedgmr.paper.kept_runs import KeptRun
 from fedgmr.paper.numbers import Paper
+from fedgmr.paper.protocols import PROTOCOLS
 from fedgmr.paper.results import results_document
 from fedgmr.settings.refusals import SettingError
 
@@ -24,6 +26,23 @@ def test_a_run_finds_its_cell(tmp_path: Path, paper: Paper) -> None:
     kept = KeptRun.read(write_run(tmp_path / "iid", [0.5] * 3, setting=IID), paper)
     assert kept is not None
     assert kept.setting == IID
+
+
+def test_a_run_belongs_to_the_protocol_whose_settings_it_has(tmp_path: Path, paper: Paper) -> None:
+    for protocol, words in product(PROTOCOLS, ([], ["training.steps=4"], ["method.restoration.patience=10"])):
+        directory = tmp_path / protocol / str(len(list(tmp_path.rglob("recipe.yaml"))))
+        kept = KeptRun.read(write_run(directory, [0.5] * 101, protocol=protocol, overrides=words), paper)
+        assert kept is not None
+        assert (kept.protocol, kept.changes) == (protocol, "".join(words))
+    text = results_document(tmp_path)
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "# Results",
+        *(
+            line
+            for protocol, about in PROTOCOLS.items()
+            for line in (f"## Protocol {protocol}: {about.about}", "### FEMNIST, High, non-IID")
+        ),
+    ]
 
 
 def test_what_differs_is_named(tmp_path: Path, paper: Paper) -> None:

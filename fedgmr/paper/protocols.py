@@ -1,0 +1,73 @@
+"""Protocols: the settings under which a table compares the methods. Each has a folder of recipes, one per task.
+
+Beside its recipes a protocol may have a patience per cell and its own reading of a variant's changes. A short run does
+as little as the short recipe in `recipes/paper`. Read next: `grid.py`, which makes the recipe of a cell.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedgmr.recipe import Recipe, load_recipe
+from fedgmr.server.coordination import Fastest
+from fedgmr.server.restoration import Saturation
+
+DEFAULT = "fair"
+_CHANGES = {
+    "ga": "method.aggregation=gradient_average",
+    "fa": "method.aggregation=zero_padded",
+    "fixed_time": "method.restoration=fixed_time",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """The settings of a table that its recipes do not have."""
+
+    about: str  # one line for people
+    patience: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)  # by task, split, fleet
+    fastest: Mapping[tuple[str, str], int] = field(default_factory=dict)  # clients waited for, by task and fleet
+    climb: Mapping[str, float] = field(default_factory=dict)  # by task: when fixed times have all clients whole
+    changes: Mapping[str, str] = field(default_factory=dict)  # words of a variant's changes, where they are others
+
+    def cell_words(self, recipe: Recipe, heterogeneity: str, split: str) -> list[str]:
+        """The settings of a cell, for the recipe of a method."""
+        task, method = recipe.task.name, recipe.method
+        words = []
+        if isinstance(method.restoration, Saturation) and task in self.patience:
+            words.append(f"method.restoration.patience={self.patience[task][split][heterogeneity]}")
+        if isinstance(method.coordination, Fastest) and (task, heterogeneity) in self.fastest:
+            words.append(f"method.coordination.clients={self.fastest[task, heterogeneity]}")
+        return words
+
+    def change_word(self, change: str, task: str) -> str:
+        """The setting that a variant's change stands for: a name, or a key of the restoration with its value."""
+        if change == "fixed_time" and task in self.climb:
+            return f"method.restoration={{kind: fixed_time, seconds: {self.climb[task]}}}"
+        return {**_CHANGES, **self.changes}.get(change, f"method.restoration.{change}")
+
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "fair": Protocol(about="one split, one time model and one budget of tuning for every method"),
+    "paper": Protocol(about="as the paper describes it"),
+}
+
+
+def short_words(recipe: Recipe) -> list[str]:
+    """The settings that make a protocol's recipe as short as the short recipe of its task."""
+    short = load_recipe(f"paper/{recipe.task.name}-short")
+    words = {
+        "name": f"{recipe.name}-short",
+        "short": True,
+        "seconds": short.seconds,
+        "training.steps": short.training.steps,
+        "training.batch_size": short.training.batch_size,
+        "evaluation.test_samples": short.evaluation.test_samples,
+        "evaluation.every_seconds": None,
+        "method.interval": short.method.interval,
+    }
+    if recipe.evaluation.validation == "server":
+        words["evaluation.validation_samples"] = short.evaluation.validation_samples
+    if isinstance(recipe.method.restoration, Saturation) and isinstance(short.method.restoration, Saturation):
+        words["method.restoration.patience"] = short.method.restoration.patience
+    return [f"{key}={json.dumps(value)}" for key, value in words.items()]
