@@ -1,6 +1,6 @@
 """Losses and metrics of the paper's tasks (A29): binary cross-entropy on one-hot labels, tokens without padding.
 
-A token of number `PAD` fills a sequence up: as a target it is neither trained nor counted.
+A token of number `PAD` fills a sequence up: as a target it is never counted, and trained only where a task asks for it.
 """
 
 import torch
@@ -19,6 +19,13 @@ def one_hot_bce(outputs: Tensor, targets: Tensor) -> Tensor:
 def token_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy of [batch, length, vocabulary] outputs, mean over the targets that are no padding."""
     return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PAD)
+
+
+def padded_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of [batch, length, vocabulary] outputs, padding included up to the longest text of the batch."""
+    reached = (targets != PAD).any(0)
+    each = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").view_as(targets)
+    return (each * reached).sum() / (reached.sum() * len(targets)).clamp(min=1)
 
 
 def token_top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:

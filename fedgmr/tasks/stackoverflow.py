@@ -1,11 +1,13 @@
-"""StackOverflow: the next word in what users wrote; Transformer-2L (A41), accuracy over tokens.
+"""StackOverflow: the next word in what users wrote; Transformer-2L (A41) or a post-norm one, accuracy over tokens.
 
 A fifth of the users is the test set; the vocabulary is that of the others. Without StackOverflow's own texts, posts of
 small Stack Exchange sites or messages of the Ubuntu help channel stand in.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,15 @@ import numpy as np
 import torch
 
 from fedgmr.seeding import generator
+from fedgmr.settings.refusals import SettingError
 from fedgmr.tasks.formats.arrays import DataError
 from fedgmr.tasks.formats.lines import TextLines
-from fedgmr.tasks.losses import token_cross_entropy, token_top1
+from fedgmr.tasks.losses import padded_cross_entropy, token_cross_entropy, token_top1
+from fedgmr.tasks.models.post_norm import PostNormTransformer
 from fedgmr.tasks.models.transformer import HEAD, Transformer2L
-from fedgmr.tasks.sources import Source, check_whole, kept_head
+from fedgmr.tasks.sources import Source, check_whole, check_word, kept_head
 from fedgmr.tasks.task import Samples, Task
-from fedgmr.tasks.words import Tokens, Vocabulary
+from fedgmr.tasks.words import TOKENS, WORDS, Tokens, Vocabulary
 
 SOURCES = (
     Source(
@@ -58,26 +62,38 @@ def stackoverflow(
     users: int = 7500,
     per_user: int = 50,
     length: int = _POSITIONS,
+    net: str = "pre_norm",
     head: str = "ranked",
+    vocabulary: str = "frequency",
+    windows: int | None = None,
+    padding_loss: bool = False,
 ) -> Task:
     """The next word in questions, answers and comments, by user; other forums stand in.
 
     `root` and `source` (auto, stackoverflow, stackexchange or ubuntu_irc) say where the data is, see `Source.find`. The
     seed draws the users, and those of the test set: at most `users` together, at most `per_user` sequences of `length`
-    tokens of each. With the `head` whole (ranked or whole) every sub-model has the whole last layer.
+    tokens of each. With the `head` whole (ranked or whole) every sub-model has the whole last layer. The `net` is
+    pre_norm or post_norm, the `vocabulary` by frequency or appearance. With `windows` the test is one stream of tokens,
+    cut into windows of so many. With `padding_loss` padding is trained too.
     """
     check_whole("users", users, 2)
     check_whole("per_user", per_user, 1)
     check_whole("length", length, 2, _POSITIONS)
+    if windows is not None:
+        check_whole("windows", windows, 2, _POSITIONS + 1)
+    if not isinstance(padding_loss, bool):
+        raise SettingError(f"task.options.padding_loss is {padding_loss!r}: give true or false.")
+    fields = model_fields(net, head, vocabulary)
     chosen, place = Source.find("stackoverflow", SOURCES, root, source)
-    train, test, owners = _samples(place, seed, users, per_user, length)
+    reading = _Reading(seed=seed, users=users, per_user=per_user, length=length, vocabulary=vocabulary, windows=windows)
+    train, test, owners = _samples(place, reading)
     return Task(
         name="stackoverflow",
         title=chosen.title,
-        **model_fields(head),
+        **fields,
         train=train,
         test=test,
-        loss=token_cross_entropy,
+        loss=padded_cross_entropy if padding_loss else token_cross_entropy,
         metric=token_top1,
         users=owners,
         evaluation_batch=_EVALUATION_BATCH,
@@ -85,33 +101,68 @@ def stackoverflow(
     )
 
 
-def model_fields(head: str = "ranked") -> dict[str, Any]:
+def model_fields(net: str = "pre_norm", head: str = "ranked", vocabulary: str = "frequency") -> dict[str, Any]:
     """The fields of the Task that its options decide without data."""
-    return {"model": Transformer2L, "keep": kept_head(head, HEAD)}
+    check_word("net", net, ("pre_norm", "post_norm"))
+    check_word("vocabulary", vocabulary, ("frequency", "appearance"))
+    model = Transformer2L if net == "pre_norm" else PostNormTransformer
+    tokens = TOKENS if vocabulary == "frequency" else WORDS
+    return {"model": partial(model, tokens), "keep": kept_head(head, HEAD)}
 
 
-def _samples(path: Path, seed: int, users: int, per_user: int, length: int) -> tuple[Samples, Samples, torch.Tensor]:
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """The task options that say how texts become samples."""
+
+    seed: int
+    users: int
+    per_user: int
+    length: int
+    vocabulary: str
+    windows: int | None
+
+    def words(self, text: str) -> list[str]:
+        if self.vocabulary == "frequency":
+            return Vocabulary.split(text)
+        return Vocabulary.split_at_blanks(text)[: self.length]
+
+
+def _samples(path: Path, reading: _Reading) -> tuple[Samples, Samples, torch.Tensor]:
     """Training and test samples, and the user of each training sample."""
-    texts = list(TextLines().read(path).values())
+    texts, per_user = list(TextLines().read(path).values()), reading.per_user
     if len(texts) < 2:
         raise DataError(f"{path} has the texts of one user only: training and test need different ones.")
-    drawn = generator(seed, "split").permutation(len(texts))[:users]
+    drawn = generator(reading.seed, "split").permutation(len(texts))[: reading.users]
     held = max(1, round(_TEST_SHARE * len(drawn)))
     # Only what can become a sequence is split into words: a text gives at least one.
-    chosen = {int(user): [Vocabulary.split(text) for text in texts[user][:per_user]] for user in np.sort(drawn)}
+    chosen = {int(user): [reading.words(text) for text in texts[user][:per_user]] for user in np.sort(drawn)}
     testers = set(drawn[:held].tolist())
     learners = [user for user in chosen if user not in testers]
-    vocabulary = Vocabulary.of(words for user in learners for words in chosen[user])
+    count = Vocabulary.of if reading.vocabulary == "frequency" else Vocabulary.by_appearance
+    vocabulary = count(words for user in learners for words in chosen[user])
 
     def rows(people: Iterable[int]) -> list[list[Tokens]]:
+        length = reading.length
         return [
             list(islice((row for words in chosen[user] for row in vocabulary.sequences(words, length)), per_user))
             for user in people
         ]
 
     train, test = rows(learners), rows(sorted(testers))
+    if reading.windows is not None:
+        spoken = [vocabulary.tokens(words) for user in sorted(testers) for words in chosen[user]]
+        test = [_windows(path, np.fromiter(chain.from_iterable(spoken), np.int64), reading.windows)]
     owners = np.repeat(np.arange(len(train)), [len(own) for own in train])
     return _stacked(train), _stacked(test), torch.from_numpy(owners)
+
+
+def _windows(path: Path, stream: Tokens, size: int) -> list[Tokens]:
+    """The stream in windows of `size` tokens; what is left over goes."""
+    if len(stream) < size:
+        raise DataError(
+            f"{path}: the test users wrote {len(stream)} tokens, less than task.options.windows, {size}; lower it."
+        )
+    return list(stream[: len(stream) // size * size].reshape(-1, size))
 
 
 def _stacked(by_user: Sequence[Sequence[Tokens]]) -> Samples:

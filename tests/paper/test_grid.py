@@ -19,7 +19,7 @@ OPTIONS: dict[str, list[dict[str, str]]] = {
     "femnist": [{"head": "whole"}],
     "cifar10": [{"head": "whole"}],
     "imagenet100": [{"norm": "group"}],
-    "stackoverflow": [{"head": "whole"}],
+    "stackoverflow": [{"head": "whole"}, {"net": "post_norm"}, {"vocabulary": "appearance"}],
 }
 NONIID = Setting(task="femnist", heterogeneity="medium", split="noniid")
 

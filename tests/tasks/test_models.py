@@ -15,6 +15,7 @@ from fedgmr.submodels.widths import solve_widths, width_levels
 from fedgmr.tasks import cifar10, femnist, imagenet100, stackoverflow
 from fedgmr.tasks.losses import one_hot_bce, token_cross_entropy, token_top1
 from fedgmr.tasks.models.conv2 import Conv2
+from fedgmr.tasks.models.post_norm import PostNormTransformer
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
 from fedgmr.tasks.models.transformer import EMBEDDING_STD, Transformer2L
 from fedgmr.tasks.models.vgg11 import VGG11
@@ -34,6 +35,7 @@ def bound(weight: Tensor) -> float:
         (VGG11, (), 9_750_922, 9_747_136, 0),
         (ResNet18, (SHORTCUTS,), 11_227_812, 11_046_080, 9_600),
         (Transformer2L, (), 2_156_928, 2_154_240, 0),
+        (PostNormTransformer, (), 2_175_760, 2_162_784, 0),
     ],
 )
 def test_sizes(build: Callable[[], nn.Module], keep: tuple[str, ...], size: int, prunable: int, buffers: int) -> None:
@@ -212,9 +214,46 @@ def test_channels_of_the_transformer() -> None:
     assert small(torch.randint(10_004, (2, 5))).shape == (2, 5, 10_004)
 
 
-def test_the_transformer_sees_no_future() -> None:
+def test_the_post_norm_transformer() -> None:
     torch.manual_seed(0)
-    model = Transformer2L(50, positions=8).eval()
+    model = PostNormTransformer()
+    for table in (model.tokens, model.positions):
+        assert float(table.weight.detach().std()) == pytest.approx(1, rel=0.02)
+    parameters = dict(model.named_parameters())
+    for block in ("blocks.0", "blocks.1"):
+        for feed in ("feed.0", "feed.3"):
+            assert float(parameters[f"{block}.{feed}.weight"].detach().std()) == pytest.approx(0.02, rel=0.02)
+        for projection in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"):
+            assert bound(parameters[f"{block}.attention.{projection}"]) == pytest.approx(96**-0.5, rel=0.05)
+    assert model.head.bias.shape == (10_000,)
+    # Post-norm: what the decoder gets has mean 0 and variance 1 at every position.
+    seen: list[Tensor] = []
+    model.decoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model.eval()(torch.randint(10_001, (2, 5)))
+    assert torch.allclose(seen[0].mean(-1), torch.zeros(2, 5), atol=1e-5)
+    assert torch.allclose(seen[0].var(-1, correction=0), torch.ones(2, 5), atol=1e-2)
+
+
+def test_channels_of_the_post_norm_transformer() -> None:
+    model = PostNormTransformer()
+    plan = follow_channels(model)
+    # The stream, in each block the heads and the feed-forward layer, the decoder; the words are never sliced.
+    block = [(96, False, 4), (384, False, 1)]
+    groups = [(group.size, group.fixed, group.heads) for group in plan.groups]
+    assert groups == [(96, False, 1), *block, *block, (96, False, 1), (10_000, True, 1)]
+    assert plan.heads == ("head",)
+    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.05**0.5))
+    # 0.2236 of 96 and 384 channels, and of 24 in each of four heads, rounded up.
+    assert small.get_submodule("tokens").weight.shape == (10_001, 22)
+    assert small.get_submodule("blocks.1.attention").in_proj_weight.shape == (3 * 24, 22)
+    assert small.get_submodule("blocks.0.feed.0").weight.shape == (86, 22)
+    assert small(torch.randint(10_001, (2, 5))).shape == (2, 5, 10_000)
+
+
+@pytest.mark.parametrize("net", [Transformer2L, PostNormTransformer])
+def test_the_transformer_sees_no_future(net: type[Transformer2L | PostNormTransformer]) -> None:
+    torch.manual_seed(0)
+    model = net(50, positions=8).eval()
     tokens = torch.randint(50, (1, 8))
     changed = tokens.clone()
     changed[0, 5] = (tokens[0, 5] + 1) % 50

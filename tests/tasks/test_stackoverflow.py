@@ -1,7 +1,9 @@
 """StackOverflow: words, vocabulary and sequences by hand; users, and how they are split."""
 
+import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,6 +45,49 @@ def test_sequences() -> None:
     assert rows == [[BEGIN, 1, 2], [2, 1, 2], [2, END, 0]]
     exact = [row.tolist() for row in vocabulary.sequences(["a", "b", "a"], 4)]
     assert exact == [[BEGIN, 1, 2, 1, END]]
+
+
+def test_vocabulary_by_appearance() -> None:
+    assert Vocabulary.split_at_blanks("Don't panic:  see C++!\n") == ["don't", "panic:", "see", "c++!"]
+    vocabulary = Vocabulary.by_appearance([["c", "a", "c"], ["b"], ["d"]], 5)
+    assert vocabulary.numbers == {"c": 2, "a": 3, "b": 4}  # with padding and unknown five tokens
+    assert vocabulary.tokens(["d", "a"]) == [1, 3]
+    assert [row.tolist() for row in vocabulary.sequences(["a", "d", "c", "b"], 3)] == [[3, 1, 2]]  # no second row
+    assert [row.tolist() for row in vocabulary.sequences(["a"], 3)] == [[3, 0, 0]]
+
+
+def test_samples_as_released(root: Path) -> None:
+    task = stackoverflow(root=str(root), length=6, net="post_norm", head="whole", vocabulary="appearance", windows=5)
+    # Five-word windows of one stream: the test users' texts have four words each, of which the first is unknown.
+    words = 4 * (55 - len(task.train[0]))
+    assert task.test[0].shape == task.test[1].shape == (words // 5, 4)
+    stream = torch.cat([task.test[0], task.test[1][:, -1:]], 1).flatten()
+    assert stream[:8].tolist() == [1, 3, 4, 5, 1, 3, 4, 5]
+    # The first training user's words come first; inputs are one token shorter than a text may be.
+    assert task.train[0].shape == (len(task.train[1]), 5)
+    assert task.train[0][0].tolist() == [2, 3, 4, 5, 0]
+    assert task.train[1][0].tolist() == [3, 4, 5, 0, 0]
+    assert task.layout().size == 2_175_760
+    assert task.layout().prunable_size == 1_202_784
+    framed = stackoverflow(root=str(root), length=6, windows=5)
+    assert framed.test[0][:2].tolist() == [[BEGIN, UNKNOWN, 1, 3], [END, BEGIN, UNKNOWN, 1]]
+    with pytest.raises(ValueError, match=r"the test users wrote \d+ tokens, less than task\.options\.windows, 129"):
+        stackoverflow(root=str(root), length=6, users=3, windows=129)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("net", "postnorm", "did you mean post_norm"),
+        ("vocabulary", "rare", "frequency"),
+        ("head", 3, "ranked"),
+        ("windows", 1, "give a whole number from 2 to 129"),
+        ("padding_loss", "no", "give true or false"),
+    ],
+)
+def test_wrong_options(root: Path, key: str, value: Any, fix: str) -> None:
+    with pytest.raises(SettingError, match=rf"task\.options\.{key} is {value!r}: .*{fix}"):
+        stackoverflow(root=str(root), **{key: value})
 
 
 def test_samples_by_user(root: Path) -> None:
@@ -106,6 +151,19 @@ def test_loss_and_metric(root: Path) -> None:
     outputs = task.initial_model(0)(inputs)
     assert outputs.shape == (3, 6, TOKENS)
     assert float(task.loss(outputs, targets).detach()) == pytest.approx(9.2, abs=0.4)  # ln 10,004, about
+
+
+def test_padding_in_the_loss(root: Path) -> None:
+    task = stackoverflow(root=str(root), length=6, padding_loss=True)
+    # Two texts of three and one targets in rows of four: the fourth place is padding everywhere and does not count.
+    targets = torch.tensor([[2, 1, 2, 0], [1, 0, 0, 0]])
+    chosen = torch.tensor([[0.5, 0.25, 0.125, 0.5], [0.5, 0.25, 0.5, 0.5]])
+    others = (1 - chosen) / 2
+    outputs = others.unsqueeze(-1).repeat(1, 1, 3).scatter(-1, targets.unsqueeze(-1), chosen.unsqueeze(-1)).log()
+    # In halvings: 1 + 2 + 3 and 1 + 2 + 1, over six places; without padding 1 + 2 + 3 + 1 over four.
+    assert float(task.loss(outputs, targets)) == pytest.approx(math.log(2) * 10 / 6)
+    assert float(stackoverflow(root=str(root)).loss(outputs, targets)) == pytest.approx(math.log(2) * 7 / 4)
+    assert float(task.loss(outputs, torch.zeros(2, 4, dtype=torch.long))) == 0
 
 
 def test_stand_ins(tmp_path: Path) -> None:
