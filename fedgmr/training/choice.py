@@ -116,9 +116,10 @@ class LocalTraining:
     def static_workspace(self) -> StaticWorkspace:
         """A workspace whose memory stays where it is."""
         model, optimizer = self._model(), self.settings.optimizer
-        fused = TRITON and optimizer.plain and self.layout.dtype == torch.float32  # the kernels compute in float32
+        sgd = optimizer.memory != "own"  # Adam's runs keep the bits that they have had
+        fused = TRITON and sgd and self.layout.dtype == torch.float32  # the kernels compute in float32
         spatial = any(len(place.shape) == 4 for place in self.layout.parameters)
-        lying = optimizer.plain and spatial and (fused or lies_channels_last(self.layout))
+        lying = sgd and spatial and (fused or lies_channels_last(self.layout))
         cutter: Cutter
         if self.by_width:
             cutter = self._sliced(model, channels_last=lying, fused=fused)

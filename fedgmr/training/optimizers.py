@@ -95,7 +95,7 @@ class SGD:
             direction.add_(sub.flat, alpha=self.weight_decay)
         if self.momentum:
             assert sub.velocity is not None
-            direction = sub.velocity.mul_(self.momentum).add_(direction)
+            direction = torch.add(direction, sub.velocity, alpha=self.momentum, out=sub.velocity)
         if isinstance(sub.learning_rate, Tensor):
             sub.flat.addcmul_(direction, sub.learning_rate, value=-1.0)
         else:

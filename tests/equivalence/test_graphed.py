@@ -192,6 +192,15 @@ def test_fused_kernels_agree_with_the_plain_loop(method: str) -> None:
     assert far(go(slots, 2), go(plain, 2)) <= 1e-5
 
 
+@pytest.mark.skipif(not TRITON or os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+@pytest.mark.parametrize("method", ["fedgmr", "fiarse"])
+def test_fused_kernels_with_momentum_agree_with_the_plain_loop(method: str) -> None:
+    plain, slots = (heavy(images(torch.float32), method) for _ in range(2))
+    slots.fleet.executor = Slots(training_of(slots), 1)
+    assert far(go(slots, 2), go(plain, 2)) <= 1e-5
+    assert memories_apart(slots, plain) <= 1e-4
+
+
 @CUDA
 @pytest.mark.parametrize("method", BUILT_IN)
 @pytest.mark.parametrize("name", TASKS)
