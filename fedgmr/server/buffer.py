@@ -5,6 +5,8 @@ no permutation. Before that it is kept in level order beside the sub-models, bec
 Read next: `sums.py`, which adds the contributions up.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -66,6 +68,20 @@ class BufferRule:
     def ages(self) -> bool:
         """Whether an update loses weight with time; one that is merged once does not."""
         return self.keep and self.aging
+
+    def take(
+        self, fresh: Sequence[Contribution], buffer: dict[int, Contribution], tick: int
+    ) -> tuple[list[Contribution], list[Contribution]]:
+        """Put the arrivals into the buffer; returns those that are not too old, and all that can be merged now."""
+        limit = math.inf if self.max_staleness is None else self.max_staleness
+        fresh = [c for c in fresh if tick - c.version <= limit]
+        if self.keep:
+            for client in [client for client, c in buffer.items() if tick - c.version > limit]:
+                del buffer[client]
+        elif fresh:
+            buffer.clear()  # only now: until the next updates come they are the padded model's
+        buffer.update((c.client, self.stored(c)) for c in fresh)
+        return fresh, [buffer[client] for client in sorted(buffer)] if self.keep else fresh
 
     def stored(self, c: Contribution) -> Contribution:
         """The contribution as the buffer holds it; what float16 cannot hold becomes the largest that it can."""

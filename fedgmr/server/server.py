@@ -123,7 +123,7 @@ class Server:
             starts[update.client] = task.model
             self.weights.on_arrival[update.client] = self.tick - task.version
             measure_update(self, fresh[-1])
-        fresh, held = self._buffered(fresh)
+        fresh, held = self.rules.buffer.take(fresh, self.buffer, self.tick)
         self.previous = self.model
         self.model, self.buffers = self.rules.aggregation.merge(self._inputs(self.tick, held, fresh, starts))
         for c in held:
@@ -197,20 +197,6 @@ class Server:
             total, samples = self.reports.get(task.level, (0.0, 0))
             more = update.report.samples
             self.reports[task.level] = (total + update.report.metric * more, samples + more)
-
-    def _buffered(self, fresh: list[Contribution]) -> tuple[list[Contribution], list[Contribution]]:
-        """Keep the arrivals; returns those that are not too old, and everything that is to be merged now."""
-        rule, limit = self.rules.buffer, self.rules.buffer.max_staleness
-        if limit is not None:
-            fresh = [c for c in fresh if self.tick - c.version <= limit]
-        if fresh and not rule.keep:
-            self.buffer.clear()  # only now: until the next updates came they were the padded model's
-        self.buffer.update((c.client, rule.stored(c)) for c in fresh)
-        if not rule.keep:
-            return fresh, fresh
-        if limit is not None:
-            self.buffer = {i: c for i, c in self.buffer.items() if self.tick - c.version <= limit}
-        return fresh, [self.buffer[client] for client in sorted(self.buffer)]
 
     def _inputs(
         self, tick: int, held: Sequence[Contribution], fresh: Sequence[Contribution], starts: Mapping[int, Tensor]
