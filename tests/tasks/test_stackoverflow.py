@@ -83,6 +83,7 @@ def test_samples_as_released(root: Path) -> None:
         ("head", 3, "ranked"),
         ("windows", 1, "give a whole number from 2 to 129"),
         ("padding_loss", "no", "give true or false"),
+        ("metric", "hits", "top1"),
     ],
 )
 def test_wrong_options(root: Path, key: str, value: Any, fix: str) -> None:
@@ -164,6 +165,21 @@ def test_padding_in_the_loss(root: Path) -> None:
     assert float(task.loss(outputs, targets)) == pytest.approx(math.log(2) * 10 / 6)
     assert float(stackoverflow(root=str(root)).loss(outputs, targets)) == pytest.approx(math.log(2) * 7 / 4)
     assert float(task.loss(outputs, torch.zeros(2, 4, dtype=torch.long))) == 0
+
+
+def test_top5(root: Path) -> None:
+    # Ranks 1, 5 and 6, and padding with rank 1: two of three are among the five highest, one is the highest.
+    outputs = torch.arange(10.0, 0, -1).repeat(1, 4, 1)
+    outputs[..., 0] = 0
+    outputs[0, 3, 0] = 11
+    targets = torch.tensor([[1, 5, 6, 0]])
+    leads = {"top1": (1, 3), "top5": (2, 3)}
+    for name, expected in leads.items():
+        task = stackoverflow(root=str(root), length=6, metric=name)
+        hits, count = task.metrics[0].measure(outputs, targets)
+        assert (int(hits), count) == expected
+        assert {metric.name for metric in task.metrics} == {"top-1 accuracy", "top-5 accuracy"}
+        assert task.metrics[0].name == f"top-{name[3:]} accuracy"
 
 
 def test_stand_ins(tmp_path: Path) -> None:
