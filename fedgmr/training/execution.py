@@ -25,7 +25,7 @@ class ExecutionSettings:
         metadata={
             "help": "sequential: one task after the other; threaded: on a CPU, one task per thread; graphed: CUDA "
             "graphs on parallel streams; stacked: all tasks in the same Triton kernels, for chains of convolutions and "
-            "linear layers under plain SGD; auto: the fastest that can train this model with this method here"
+            "linear layers under SGD; auto: the fastest that can train this model with this method here"
         },
     )
     slots: int | None = field(

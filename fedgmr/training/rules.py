@@ -62,7 +62,7 @@ class LocalRule:
 
     @property
     def stacking(self) -> Stacking | None:
-        """The form of this rule's steps with plain SGD in the stacked executor; None if it cannot do them."""
+        """The form of this rule's steps with SGD in the stacked executor; None if it cannot do them."""
         return None
 
     def capturable(self, optimizer: Optimizer) -> bool:
@@ -83,7 +83,7 @@ class LocalRule:
 
 @dataclass(frozen=True, kw_only=True)
 class PlainSGD(LocalRule):
-    """SGD without momentum; with `proximal` > 0 the term (proximal/2)·||w - start||² is added to the loss."""
+    """A step of the optimiser; with `proximal` > 0 the term (proximal/2)·||w - start||² is added to the loss."""
 
     kind: ClassVar[str] = "sgd"
     proximal: float = field(default=0.0, metadata={"at_least": 0, "help": "FedProx / FedAsync proximal weight"})

@@ -3,7 +3,8 @@
 Each client's weights are one row of a matrix, activations are [client, sample, height, width, channel]. A program
 works for one client alone and tiles never depend on how many there are, so a client's bits do not depend on its
 company. A layer's kernel does all that can be done while its numbers are at hand: bias, ReLU and 2 x 2 maximum behind
-a convolution, their derivatives behind an input gradient, the step of SGD behind a weight gradient.
+a convolution, their derivatives behind an input gradient, the step of SGD behind a weight gradient, with momentum on a
+row of velocities beside the weights.
 
 MODE says which weights take part in a step: "all" of the sub-model, those that have not fallen below the client's
 "threshold" (FIARSE; what falls is put by, zero takes its place, and no later step moves it), those whose "level" is
