@@ -47,8 +47,28 @@ class Protocol:
         return {**_CHANGES, **self.changes}.get(change, f"method.restoration.{change}")
 
 
+def _patiences(iid: tuple[int, int, int], noniid: tuple[int, int, int]) -> dict[str, dict[str, int]]:
+    fleets = ("high", "medium", "low")
+    return {"iid": dict(zip(fleets, iid, strict=True)), "noniid": dict(zip(fleets, noniid, strict=True))}
+
+
 PROTOCOLS: Mapping[str, Protocol] = {
     "fair": Protocol(about="one split, one time model and one budget of tuning for every method"),
+    "released": Protocol(
+        about="as the code that the paper's authors have released runs it",
+        patience={
+            "femnist": _patiences((5, 5, 3), (7, 3, 1)),
+            "cifar10": _patiences((10, 25, 1), (15, 30, 1)),
+            "imagenet100": _patiences((40, 30, 40), (25, 30, 30)),
+            "stackoverflow": _patiences((15, 20, 8), (10, 10, 20)),
+        },
+        fastest={("femnist", "low"): 2},
+        climb={"femnist": 70_000, "cifar10": 220_000, "imagenet100": 250_000, "stackoverflow": 70_000},  # t*
+        changes={
+            "ga": "method.aggregation={kind: gradient_average, reference: current, over: arrivals}",
+            "fa": "method.aggregation={kind: zero_padded, over: arrivals}",
+        },
+    ),
     "paper": Protocol(about="as the paper describes it"),
 }
 

@@ -5,11 +5,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from fedgmr.paper.grid import TASKS, Setting, paper_layout, recipe_for
+from fedgmr.experiments.time_model import make_network, run_untrained
+from fedgmr.methods import PAPER
+from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, paper_layout, recipe_for
 from fedgmr.paper.planning import Request, plan_table
 from fedgmr.recipe import Recipe, load_recipe
+from fedgmr.server.aggregation import GradientAverage, MaskAware, ZeroPadded
+from fedgmr.server.coordination import Fastest, Synchronous
+from fedgmr.server.restoration import FixedTime, Saturation
 from fedgmr.settings.schema import plain
+from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.rankings import Magnitude
 from fedgmr.tasks import cifar10, femnist, imagenet100, stackoverflow
 from fedgmr.tasks.formats.arrays import Images
 from fedgmr.tasks.formats.packed import ImageArrays, ImageSheets
@@ -77,6 +85,92 @@ def test_short_runs_are_those_of_the_short_recipes(task: str, method: str) -> No
     fair = recipe_for(setting, f"{method}/patience=3" if "gmr" in method else method, short=True)
     changed = {"about", "name", "network.sizes", "network.sends"}
     assert differences(fair, short) == changed | ({"method.restoration.patience"} if "gmr" in method else set())
+
+
+PATIENCES = {
+    ("femnist", "iid"): [5, 5, 3],
+    ("femnist", "noniid"): [7, 3, 1],
+    ("cifar10", "iid"): [10, 25, 1],
+    ("cifar10", "noniid"): [15, 30, 1],
+    ("imagenet100", "iid"): [40, 30, 40],
+    ("imagenet100", "noniid"): [25, 30, 30],
+    ("stackoverflow", "iid"): [15, 20, 8],
+    ("stackoverflow", "noniid"): [10, 10, 20],
+}
+
+
+@pytest.mark.parametrize(("task", "split"), PATIENCES)
+def test_the_released_patience_is_the_cells(task: str, split: str) -> None:
+    for method in ("fedgmr", "fedgmr_without_buffer", "fedgmr/ga", "heterofl+aux+gmr"):
+        settings = [Setting(task=task, heterogeneity=level, split=split) for level in HETEROGENEITIES]
+        rules = [recipe_for(setting, method, protocol="released").method.restoration for setting in settings]
+        assert rules == [
+            Saturation(patience=patience, hold_off=2, metric="own_update", server=True)
+            for patience in PATIENCES[task, split]
+        ]
+    high = Setting(task=task, heterogeneity="high", split="noniid")
+    alone = load_recipe(f"released/{task}").method.restoration
+    assert recipe_for(high, "fedgmr", protocol="released").method.restoration == alone
+
+
+def released(variant: str, task: str = "cifar10", heterogeneity: str = "high") -> Recipe:
+    setting = Setting(task=task, heterogeneity=heterogeneity, split="noniid")
+    return recipe_for(setting, variant, protocol="released")
+
+
+def test_released_variants() -> None:
+    assert released("fedgmr").method.coordination == Fastest(clients=1, grace=0.5)
+    assert released("fedgmr", "femnist", "low").method.coordination == Fastest(clients=2, grace=0.5)
+    assert released("fedavg", "femnist", "low").method.coordination == Synchronous()
+    assert released("fedgmr_without_asynchrony").method.coordination == Synchronous()
+    assert released("fedgmr").method.aggregation == MaskAware(over="arrivals")
+    assert released("fedgmr_without_buffer_and_ims").method.aggregation == MaskAware(over="arrivals", mix=True)
+    assert released("fedasync").method.aggregation == MaskAware(over="arrivals", mix=True)
+    assert released("fedgmr/ga").method.aggregation == GradientAverage(reference="current", over="arrivals")
+    assert released("fedgmr_without_restoration/fa").method.aggregation == ZeroPadded(over="arrivals")
+    assert released("fedgmr/fixed_time").method.restoration == FixedTime(seconds=220_000)
+    assert released("fedgmr/fixed_time", "stackoverflow").method.restoration == FixedTime(seconds=70_000)
+    assert released("fedgmr/patience=3").method.restoration == Saturation(
+        patience=3, hold_off=2, metric="own_update", server=True
+    )
+    heads = {name: released(name).task.options["head_init"] for name in ("fedgmr", "heterofl", "fjord", "fedrolex")}
+    assert heads == {"fedgmr": "fan_in", "heterofl": "fan_in", "fjord": "fan_out", "fedrolex": "fan_out"}
+    rates = {name: released(name, "imagenet100").training.learning_rate for name in PAPER}
+    assert rates == dict.fromkeys(PAPER, 0.02) | dict.fromkeys(("heterofl", "fjord", "fedrolex"), 0.05)
+    later = released("fedgmr", "imagenet100").training.rate(10_000)
+    assert later == pytest.approx(0.01, rel=1e-9)  # half of it after five steps
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_released_recipes_fit_their_nets_and_their_pace(task: str) -> None:
+    recipe = released("fedgmr_without_restoration", task)
+    layout = paper_layout(task, recipe.task.options)
+    assert isinstance(recipe.method.ranking, Magnitude)
+    costs = recipe.method.ranking.costs
+    assert costs is not None
+    assert len(costs) == sum(place.prunable for place in layout.parameters)
+    assert (
+        layout.prunable_size
+        == {
+            "femnist": 6_474_528,
+            "cifar10": 9_742_016,
+            "imagenet100": 11_046_080,
+            "stackoverflow": 1_202_784,
+        }[task]
+    )
+    small = Layout.of(nn.Linear(40, 25, bias=False))  # linear sizes do not ask the net
+    network = make_network(recipe, small, recipe.fleet.resolved_links())
+    tick = run_untrained(small, network, recipe.method, ticks=400).now / 400
+    assert recipe.evaluation.every_seconds == pytest.approx(recipe.method.interval * tick, rel=0.01)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_short_released_runs_are_evaluated(task: str) -> None:
+    setting = Setting(task=task, heterogeneity="high", split="noniid")
+    short = recipe_for(setting, "fedgmr", protocol="released", short=True)
+    assert (short.name, short.short, short.method.interval) == (f"released-{task}-short", True, 10)
+    assert (short.evaluation.validation, short.evaluation.every_seconds) == ("test", None)
+    assert short.method.restoration == Saturation(patience=1, hold_off=2, metric="own_update", server=True)
 
 
 def test_layouts_are_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
