@@ -1,11 +1,14 @@
 """Accuracy as the paper measures it, and the mean relative improvement.
 
 Accuracy at t* is the mean over the 10 evaluations up to t* and the 10 after it. One deviation is over these 20
-evaluations of one run, as in the paper; another one is over seeds.
+evaluations of one run, as in the paper; another one is over seeds. A run has up to three such numbers (`Kind`): of the
+merged model; of the view that is best on validation samples, which is the model that the run hands out; and, as the
+paper's numbers are made, of the larger of the merged and the padded model at each evaluation on the test set.
 """
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,23 +17,31 @@ from fedgmr.paper.numbers import WINDOW, Paper
 from fedgmr.paper.tables import Measure
 from fedgmr.reporting.records import Run
 
+Kind = Literal["merged", "best", "larger"]
 
-def evaluations_around(run: Run, t_star: float, each_side: int = WINDOW) -> NDArray[np.float64]:
-    """Accuracies (0..1) of the evaluations nearest to t*, as many before as after it.
+
+def evaluations_around(run: Run, t_star: float, each_side: int = WINDOW, kind: Kind = "merged") -> NDArray[np.float64]:
+    """Accuracies (0..1) of the evaluations nearest to t*, as many before as after it; none where the kind is not there.
 
     Where fewer than `each_side` lie on a side, as in a short run, fewer are taken on both; the last one if there is
-    none.
+    none. Of a view that is tested seldom, those that there are.
     """
+    accuracies = _accuracies(run, kind)
     middle = int(np.searchsorted(run.history.seconds, t_star, side="right"))
     count = min(each_side, middle, len(run.history.seconds) - middle)
-    if count == 0:
-        return run.history.accuracy[-1:]
-    return run.history.accuracy[middle - count : middle + count]
+    window = accuracies[middle - count : middle + count] if count else accuracies[-1:]
+    return window if kind == "merged" else window[~np.isnan(window)]
 
 
-def accuracy_at_t_star(runs: Sequence[Run], paper: Paper, task: str) -> Measure:
-    """Mean over the runs (one per seed) in percent; deviations are sample deviations (n - 1)."""
-    windows = [100 * evaluations_around(run, paper.t_star(task, run.summary["seconds"])) for run in runs]
+def accuracy_at_t_star(runs: Sequence[Run], paper: Paper, task: str, kind: Kind = "merged") -> Measure | None:
+    """Mean over the runs (one per seed) in percent; deviations are sample deviations (n - 1).
+
+    None where a run has no such number.
+    """
+    stars = [paper.t_star(task, run.summary["seconds"]) for run in runs]
+    windows = [100 * evaluations_around(run, star, kind=kind) for run, star in zip(runs, stars, strict=True)]
+    if not all(map(len, windows)):
+        return None
     means = [float(window.mean()) for window in windows]
     within = [float(window.std(ddof=1)) for window in windows if len(window) > 1]
     return Measure(
@@ -39,6 +50,22 @@ def accuracy_at_t_star(runs: Sequence[Run], paper: Paper, task: str) -> Measure:
         seeds=len(runs),
         seeds_std=statistics.stdev(means) if len(means) > 1 else None,
     )
+
+
+def best_views(runs: Sequence[Run]) -> str:
+    """The names of the views that validation has chosen in these runs, for people."""
+    names = [run.summary.get("best_view") for run in runs]
+    return ", ".join(dict.fromkeys(str(name) for name in names if name is not None))
+
+
+def _accuracies(run: Run, kind: Kind) -> NDArray[np.float64]:
+    if kind == "merged":
+        return run.history.accuracy
+    if "views" not in run.summary:  # of a release that tested the merged model alone
+        return np.full_like(run.history.accuracy, np.nan)
+    if kind == "best":
+        return run.history.view(str(run.summary["best_view"]))  # not there where decisions are made on the test set
+    return np.fmax(run.history.accuracy, run.history.view("padded"))  # where both are the same, the merged one
 
 
 def mean_relative_improvement(accuracies: Mapping[str, float], method: str = "fedgmr") -> float:

@@ -14,11 +14,11 @@ from typing import Any
 
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.experiments.sweep.keys import changes_results
-from fedgmr.paper.accuracy import accuracy_at_t_star
+from fedgmr.paper.accuracy import accuracy_at_t_star, best_views
 from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, own_partition, recipe_for
 from fedgmr.paper.numbers import ACCURACY_TABLES, Paper
 from fedgmr.paper.protocols import PROTOCOLS
-from fedgmr.paper.tables import Measure
+from fedgmr.paper.tables import Cell, Measure
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.records import Run, read_run
 from fedgmr.settings.schema import plain
@@ -91,8 +91,7 @@ class ResultRow:
     """The runs of one variant with the same settings, one per seed, and their accuracy beside the paper's."""
 
     runs: tuple[KeptRun, ...]
-    ours: Measure
-    paper: Measure | None
+    cell: Cell
 
     @classmethod
     def group(cls, kept: Iterable[KeptRun], setting: Setting, paper: Paper) -> "list[ResultRow]":
@@ -104,9 +103,32 @@ class ResultRow:
         rows = []
         for by_seed in groups.values():
             runs = tuple(by_seed[seed] for seed in sorted(by_seed))
-            ours = accuracy_at_t_star([entry.run for entry in runs], paper, setting.task)
-            rows.append(cls(runs=runs, ours=ours, paper=paper.first_accuracy(setting, runs[0].variant)))
-        return sorted(rows, key=lambda row: -row.ours.mean)
+            found = [entry.run for entry in runs]
+            cell = Cell(
+                ours=accuracy_at_t_star(found, paper, setting.task),
+                best=accuracy_at_t_star(found, paper, setting.task, "best"),
+                best_view=best_views(found),
+                larger=accuracy_at_t_star(found, paper, setting.task, "larger"),
+                paper=paper.first_accuracy(setting, runs[0].variant),
+                stand_in=bool(runs[0].stand_in),
+            )
+            rows.append(cls(runs=runs, cell=cell))
+        return sorted(rows, key=lambda row: -row.handed_out.mean)
+
+    @property
+    def handed_out(self) -> Measure:
+        """Of the model that a run hands out: the best view by validation, else the merged one."""
+        return self.cell.best or self._merged
+
+    @property
+    def compared(self) -> Measure:
+        """The number that is compared with the paper's."""
+        return self.cell.larger or self._merged
+
+    @property
+    def _merged(self) -> Measure:
+        assert self.cell.ours is not None, "the merged model is always tested"
+        return self.cell.ours
 
     @property
     def variant(self) -> str:
@@ -131,10 +153,17 @@ class ResultRow:
         return {entry.seed for entry in self.runs}
 
     def validation(self, seeds: Container[int]) -> float | None:
-        """Mean accuracy of these seeds' final models on held-out samples, in percent; None where a run has none."""
-        found = [entry.run.summary.get("validation_accuracy") for entry in self.runs if entry.seed in seeds]
+        """Mean accuracy of these seeds' models on held-out samples, in percent; None where a run has none."""
+        found = [_validated(entry.run.summary) for entry in self.runs if entry.seed in seeds]
         known = [100 * float(value) for value in found if value is not None]
         return statistics.fmean(known) if known and len(known) == len(found) else None
+
+
+def _validated(summary: Mapping[str, Any]) -> float | None:
+    """Of the best view over the last ten evaluations; in runs without views, of the final model."""
+    best = summary.get("views", {}).get(summary.get("best_view"), {})
+    found: float | None = best.get("validation")
+    return summary.get("validation_accuracy") if found is None else found
 
 
 def _dealt(partition: Partition) -> str:

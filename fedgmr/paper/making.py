@@ -14,7 +14,7 @@ from fedgmr.paper.numbers import WINDOW
 from fedgmr.paper.planning import TablePlan
 from fedgmr.paper.protocols import PROTOCOLS
 from fedgmr.paper.studies import CellRuns, StudyRuns
-from fedgmr.paper.tables import STAND_IN_MARK, Table
+from fedgmr.paper.tables import LARGER, STAND_IN_MARK, Table
 from fedgmr.reporting.records import read_run
 
 # Settings that change no result, or that the paper tunes itself.
@@ -63,13 +63,16 @@ def _cautions(plan: TablePlan, runs: StudyRuns, changed: Sequence[str]) -> list[
         notes.append("short runs: a shortened recipe, to see that all works; differences to the paper say nothing")
     if changed:
         notes.append(f"not the paper's settings: {' '.join(changed)}")
-    sentences = [run.summary.get("stand_in") for found in runs.cells.values() for run in found.runs]
+    found = [run for cell in runs.cells.values() for run in cell.runs]
+    if any(run.summary.get("decides_on_test") for run in found):
+        notes.append("decisions on the test set: these runs hold nothing out, so their accuracies are optimistic")
+    sentences = [run.summary.get("stand_in") for run in found]
     notes += [f"{STAND_IN_MARK} stand-in data: {sentence}" for sentence in dict.fromkeys(filter(None, sentences))]
     return notes
 
 
 def _notes(plan: TablePlan, runs: StudyRuns) -> list[str]:
-    seeds, notes = plan.request.seeds, _window_notes(plan, runs)
+    seeds, notes = plan.request.seeds, [*_view_notes(plan, runs), *_window_notes(plan, runs)]
     short_of = sum(0 < len(found.runs) < seeds for found in runs.cells.values())
     if short_of:
         notes.append(f"{short_of} cells have fewer than {seeds} finished seeds")
@@ -80,6 +83,19 @@ def _notes(plan: TablePlan, runs: StudyRuns) -> list[str]:
         if any(title in text for title in shown) or not any(title in text for title in TASKS.values())
     ]
     return [*notes, *plan.study.notes(runs), *contradictions]
+
+
+def _view_notes(plan: TablePlan, runs: StudyRuns) -> list[str]:
+    """Sentences on the models and metrics that the numbers are of."""
+    found = [(setting, run) for (setting, _), cell in runs.cells.items() for run in cell.runs]
+    notes = []
+    if plan.study.at_t_star and any("views" in run.summary for _, run in found):
+        notes.append(
+            f"difference: the {LARGER}, at each evaluation, less the paper's number, which is made in the same way; "
+            "this choice on the test set is for the comparison alone"
+        )
+    metrics = dict.fromkeys((setting.task, str(run.summary.get("metric", "accuracy"))) for setting, run in found)
+    return [*notes, *(f"{TASKS[task]}: {metric}" for task, metric in metrics if metric != "accuracy")]
 
 
 def _window_notes(plan: TablePlan, runs: StudyRuns) -> list[str]:

@@ -1,13 +1,13 @@
-"""The page of a table: our numbers, the paper's and the difference as three maps of coloured cells, in one HTML file.
+"""The page of a table: our numbers, the paper's and the difference as maps of coloured cells, in one HTML file.
 
 Values are coloured within their column, ours and the paper's alike, because tasks differ. Differences are coloured on
 one scale around zero, blue above the paper's number and orange below; colour-blind readers can tell them apart.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from html import escape
 
-from fedgmr.paper.tables import STAND_IN_MARK, Block, Cell, Table
+from fedgmr.paper.tables import Block, Cell, Column, Measure, Table
 from fedgmr.reporting.html_page import Page
 
 _LOW, _HIGH = (247, 251, 255), (66, 146, 198)
@@ -27,9 +27,9 @@ def table_page(table: Table, images: Mapping[str, bytes]) -> Page:
     for block in table.blocks:
         if block.title:
             page.heading(block.title)
-        for name, kind in zip(table.headers, ("ours", "paper", "difference"), strict=True):
+        for number, name in table.headers.items():
             page.heading(name, level=3)
-            page.add(_map(block, kind))
+            page.add(_map(block, number))
     if images:
         page.heading("Figures")
     for image in images.values():
@@ -41,14 +41,7 @@ def table_page(table: Table, images: Mapping[str, bytes]) -> Page:
     return page
 
 
-def _map(block: Block, kind: str) -> str:
-    texts: dict[str, Callable[[Cell], str]] = {
-        "ours": lambda cell: (
-            block.compact_text(cell.ours) + (STAND_IN_MARK if cell.stand_in else "") if cell.ours else cell.absent
-        ),
-        "paper": lambda cell: "-" if cell.paper is None else block.compact_text(cell.paper),
-        "difference": block.difference_text,
-    }
+def _map(block: Block, kind: Column) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("", *block.columns))
     scales = {column: _scale(block, column) for column in block.columns}
     lines = []
@@ -59,7 +52,7 @@ def _map(block: Block, kind: str) -> str:
             plain = kind != "difference" and row in block.uncoloured
             colour = None if plain else _colour(block, kind, cell, scales[column])
             look = 'class="none"' if colour is None else f'style="background:{colour}"'
-            cells.append(f"<td {look}>{escape(texts[kind](cell))}</td>")
+            cells.append(f"<td {look}>{escape(block.text(cell, kind, compact=True))}</td>")
         lines.append(f'<tr><th scope="row">{escape(row)}</th>{"".join(cells)}</tr>\n')
     table = f'<table class="heat"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
     return f'<div class="wide">{table}</div>'
@@ -68,17 +61,18 @@ def _map(block: Block, kind: str) -> str:
 def _scale(block: Block, column: str) -> tuple[float, float]:
     """The least and the largest number of a column, ours and the paper's together: equal numbers look equal."""
     cells = [cell for name, row, cell in block.filled() if name == column and row not in block.uncoloured]
-    numbers = [measure.mean for cell in cells for measure in (cell.ours, cell.paper) if measure is not None]
+    measures = [measure for cell in cells for measure in (cell.ours, cell.best, cell.larger, cell.paper)]
+    numbers = [measure.mean for measure in measures if measure is not None]
     return (min(numbers), max(numbers)) if numbers else (0.0, 0.0)
 
 
-def _colour(block: Block, kind: str, cell: Cell, scale: tuple[float, float]) -> str | None:
+def _colour(block: Block, kind: Column, cell: Cell, scale: tuple[float, float]) -> str | None:
     if kind == "difference":
         number = block.shown_difference(cell)
         if number is None:
             return None
         return _mix(_MIDDLE, _ABOVE if number > 0 else _BELOW, min(1.0, abs(number) / _FULL_SCALE) * 0.8)
-    measure = cell.ours if kind == "ours" else cell.paper
+    measure: Measure | None = getattr(cell, kind)
     if measure is None:
         return None
     low, high = scale

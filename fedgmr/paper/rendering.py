@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedgmr.files import write_atomic
 from fedgmr.paper.page import table_page
-from fedgmr.paper.tables import Block, Cell, Measure, Table
+from fedgmr.paper.tables import Block, Cell, Column, Measure, Table
 from fedgmr.reporting.quantities import align_table, markdown_table
 
 _IN_LATEX = str.maketrans(
@@ -30,8 +30,8 @@ def table_text(table: Table) -> str:
     """The table for a terminal."""
     lines = [table.heading, table.about]
     for block in table.blocks:
-        header = [block.column_name, block.row_name, *table.headers]
-        lines += ["", *([block.title] if block.title else []), *align_table([header, *_flat(block)], words=2)]
+        rows = _flat(table, block)
+        lines += ["", *([block.title] if block.title else []), *align_table(rows, words=2)]
     return "\n".join([*lines, "", *(f"note: {note}" for note in (*table.cautions, *table.notes))]).rstrip()
 
 
@@ -40,7 +40,7 @@ def _markdown(table: Table) -> str:
     for block in table.blocks:
         if block.title:
             lines += ["", f"## {block.title}"]
-        lines += ["", *markdown_table([[block.column_name, block.row_name, *table.headers], *_flat(block)], words=2)]
+        lines += ["", *markdown_table(_flat(table, block), words=2)]
     if notes := (*table.cautions, *table.notes):
         lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"
@@ -49,6 +49,7 @@ def _markdown(table: Table) -> str:
 def _csv(table: Table) -> str:
     """The numbers unrounded, one line per cell; an empty field where there is none."""
     names = ["table", "block", "column", "row", "ours", "ours_std", "seeds", "seeds_std", "paper", "paper_std"]
+    names += ["best", "best_seeds_std", "best_view", "larger", "larger_std", "larger_seeds_std"]
     names += ["difference", "difference_percent", "status", "short", "stand_in", "comparable", "protocol"]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -61,6 +62,8 @@ def _csv(table: Table) -> str:
                 *(table.name, block.title, column, row),
                 *((ours.mean, ours.std, ours.seeds, ours.seeds_std) if ours else (None,) * 4),
                 *((paper.mean, paper.std) if paper else (None, None)),
+                *((cell.best.mean, cell.best.seeds_std, cell.best_view) if cell.best else (None,) * 3),
+                *((cell.larger.mean, cell.larger.std, cell.larger.seeds_std) if cell.larger else (None,) * 3),
                 *(difference, percent, "" if ours else cell.absent),
                 *(int(table.short), int(cell.stand_in), int(table.comparable), table.protocol),
             ]
@@ -69,7 +72,7 @@ def _csv(table: Table) -> str:
 
 
 def _latex(table: Table) -> str:
-    """The table for a document that uses the package booktabs: three lines per row, ours, the paper's, difference."""
+    """The table for a document that uses the package booktabs: a line per number of a row."""
     parts = [f"% {table.heading}. {table.about}", *(f"% {note}" for note in (*table.cautions, *table.notes))]
     for block in table.blocks:
         columns = "l" * 2 + "r" * len(block.columns)
@@ -77,13 +80,9 @@ def _latex(table: Table) -> str:
         lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rf"{head} \\", r"\midrule"]
         for row in block.rows:
             cells = [block.cells.get((row, column), Cell(absent="")) for column in block.columns]
-            kinds = (
-                [_latex_measure(block, cell.ours, cell.absent, mark=cell.stand_in) for cell in cells],
-                [_latex_measure(block, cell.paper, "--") for cell in cells],
-                [block.difference_text(cell).translate(_IN_LATEX) for cell in cells],
-            )
-            for number, (name, texts) in enumerate(zip(table.headers, kinds, strict=True)):
-                first = row.translate(_IN_LATEX) if number == 0 else ""
+            for column, name in table.headers.items():
+                first = row.translate(_IN_LATEX) if column == "ours" else ""
+                texts = [_latex_number(block, cell, column) for cell in cells]
                 lines.append(" & ".join([first, name.translate(_IN_LATEX), *texts]) + r" \\")
             lines.append(r"\addlinespace")
         lines[-1] = r"\bottomrule"
@@ -92,18 +91,22 @@ def _latex(table: Table) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _latex_measure(block: Block, measure: Measure | None, absent: str, *, mark: bool = False) -> str:
+def _latex_number(block: Block, cell: Cell, column: Column) -> str:
+    if column == "difference":
+        return block.difference_text(cell).translate(_IN_LATEX)
+    measure: Measure | None = getattr(cell, column)
     if measure is None:
-        return absent.translate(_IN_LATEX)
+        return cell.absent.translate(_IN_LATEX) if column == "ours" else "--"
     body = block.compact_text(measure).replace(",", "{,}").replace("±", r"\pm")
-    return f"${body}$" + (r"$^\dagger$" if mark else "")
+    mark = r"$^\dagger$" if cell.stand_in and column != "paper" else ""
+    return f"${body}${mark}" + (f" {cell.best_view}".translate(_IN_LATEX) if column == "best" else "")
 
 
-def _flat(block: Block) -> list[list[str]]:
-    """The filled cells as rows of text; a column is named in its first row."""
-    rows, last = [], None
+def _flat(table: Table, block: Block) -> list[list[str]]:
+    """A heading and the filled cells as rows of text; a column is named in its first row."""
+    rows, last = [[block.column_name, block.row_name, *table.headers.values()]], None
     for column, row, cell in block.filled():
         shown = "" if column == last else column
-        rows.append([shown, row, block.ours_text(cell), block.measure_text(cell.paper), block.difference_text(cell)])
+        rows.append([shown, row, *(block.text(cell, number) for number in table.columns)])
         last = column
     return rows

@@ -17,16 +17,14 @@ from fedgmr.paper.grid import Setting
 from fedgmr.paper.kept_runs import KeptRun, ResultRow
 from fedgmr.paper.numbers import Paper
 from fedgmr.paper.protocols import PROTOCOLS
-from fedgmr.paper.tables import STAND_IN_MARK, Block, Cell, Measure
+from fedgmr.paper.tables import LARGER, STAND_IN_MARK, Block, Column, Measure, Table
 from fedgmr.reporting.quantities import format_seconds, markdown_table
 from fedgmr.settings.refusals import SettingError
 
 NOTES = "notes.md"
-_HEADER = (
-    *("method", "settings", "ours (%)", "paper (%)", "difference", "validation (%)", "seeds"),
-    *("computed in", "device", "commit"),
-)
+_HEADER = ("validation (%)", "seeds", "computed in", "device", "commit")
 _WRITER = Block(title="", cells={})  # writes numbers as tables do
+_ON_TEST = "Decisions are made on the test set and nothing is held out, so these accuracies are optimistic."
 _COMMIT_DIGITS = 10
 
 
@@ -42,8 +40,10 @@ def results_document(directory: Path) -> str:
         "Made by `fedgmr results` from the runs kept with the project; not to be edited by hand. Accuracy at t* is the "
         "mean of the 10 evaluations before and the 10 after it, ± their standard deviation, in percent; over several "
         "seeds it is the mean, with the sample deviation over seeds in brackets. The paper's deviations are over the "
-        "evaluations of one run. Differences are in points. Validation is the final model's accuracy on the samples "
-        "that the server holds out; where several patiences were run, the best by it is ranked.",
+        "evaluations of one run. Differences are in points. Validation is the accuracy on the samples that the server "
+        "holds out, of the best view over the last ten evaluations, or in runs without views of the final model; where "
+        f"several patiences were run, the best by it is ranked. The {LARGER}, at each evaluation, is how the paper's "
+        "numbers are made; where it is known, it is what is compared with them, and nothing else goes by it.",
         "",
         *_overview(finished),
     ]
@@ -110,7 +110,7 @@ def _firsts(full: Sequence[KeptRun], paper: Paper) -> list[str]:
         rows = ResultRow.group([kept for kept in full if kept.setting == setting], setting, paper)
         baselines = [row for row, _ in _choices(rows) if row.variant in PAPER]
         if len(baselines) > 1 and "fedgmr" in {row.variant for row in baselines}:
-            counted.append(max(baselines, key=lambda row: row.ours.mean).variant == "fedgmr")
+            counted.append(max(baselines, key=lambda row: row.handed_out.mean).variant == "fedgmr")
     if not counted:
         return []
     return ["", f"FedGMR is first in {sum(counted)} of {len(counted)} settings where it and others were run."]
@@ -120,12 +120,15 @@ def _section(setting: Setting, kept: Sequence[KeptRun], paper: Paper, *, short: 
     rows = ResultRow.group(kept, setting, paper)
     title = f"### {setting.long_title}" + (" (short runs: not comparable)" if short else "")
     splits = ", ".join(dict.fromkeys(entry.split for entry in kept))
+    on_test = any(entry.run.summary.get("decides_on_test") for entry in kept)
+    table = Table(name="", title="", about="", blocks=(_block(rows),))
+    header = ["method", "settings", *(f"{name} (%)" for name in list(table.headers.values())[:-1]), "difference"]
     text = [
         title,
         "",
-        f"Samples dealt to the clients: {splits}.",
+        f"Samples dealt to the clients: {splits}." + (f" {_ON_TEST}" if on_test else ""),
         "",
-        *markdown_table([_HEADER, *(_fields(row) for row in rows)], words=2),
+        *markdown_table([[*header, *_HEADER], *(_fields(row, table.columns) for row in rows)], words=2),
     ]
     if short:
         return text
@@ -133,7 +136,7 @@ def _section(setting: Setting, kept: Sequence[KeptRun], paper: Paper, *, short: 
     for _, sentence in choices:
         text += ["", sentence] if sentence else []
     ranked = [row for row, _ in choices]
-    means = {row.variant: row.ours.mean for row in ranked if row.variant in PAPER}
+    means = {row.variant: row.compared.mean for row in ranked if row.variant in PAPER}
     if len(means) == len(PAPER):
         ours, theirs = mean_relative_improvement(means), paper.mri(setting).mean
         text += ["", f"Mean relative improvement of FedGMR: {ours:.2f} % (paper {theirs:.2f} %)."]
@@ -148,7 +151,7 @@ def _choices(rows: Sequence[ResultRow]) -> list[tuple[ResultRow, str]]:
     """
     by_variant: dict[str, list[ResultRow]] = {}
     for row in sorted(rows, key=lambda row: bool(row.runs[0].changes)):
-        if row.paper and row.runs[0].faithful:
+        if row.cell.paper and row.runs[0].faithful:
             by_variant.setdefault(row.variant, []).append(row)
     choices = []
     for alike in by_variant.values():
@@ -169,22 +172,24 @@ def _ranking(rows: Sequence[ResultRow]) -> list[str]:
     """Both orders and every pair that stands the other way round; nothing for a single method."""
     if len(rows) < 2:
         return []
-    ours = sorted(rows, key=lambda row: -row.ours.mean)
-    paper = {row.variant: row.paper for row in rows if row.paper}  # all: no other row is ranked
+    ours = sorted(rows, key=lambda row: -row.compared.mean)
+    paper = {row.variant: row.cell.paper for row in rows if row.cell.paper}  # all: no other row is ranked
     theirs = sorted(rows, key=lambda row: -paper[row.variant].mean)
     swapped = []
     for better, worse in combinations(ours, 2):
         first, second = paper[better.variant], paper[worse.variant]
         if first.mean < second.mean:
-            here, there = _gap(better.ours, worse.ours), _gap(second, first)
+            here, there = _gap(better.compared, worse.compared), _gap(second, first)
+            numbers = f"{better.compared.mean:.2f} and {worse.compared.mean:.2f}"
             swapped.append(
-                f"- {better.title} is above {worse.title} here ({better.ours.mean:.2f} and {worse.ours.mean:.2f}, "
+                f"- {better.title} is above {worse.title} here ({numbers}, "
                 f"{here}) and below it in the paper ({first.mean:.2f} and {second.mean:.2f}, {there})."
             )
+    by = f" by the {LARGER}" if any(row.cell.larger for row in rows) else ""
     verdict = (
-        f"The ranking differs from the paper's in {len(swapped)} of {len(rows) * (len(rows) - 1) // 2} pairs:"
+        f"The ranking{by} differs from the paper's in {len(swapped)} of {len(rows) * (len(rows) - 1) // 2} pairs:"
         if swapped
-        else "The ranking is the paper's."
+        else f"The ranking{by} is the paper's."
     )
     orders = [
         f"- {name}: {' > '.join(row.title for row in order)}" for name, order in (("Ours", ours), ("Paper", theirs))
@@ -199,20 +204,22 @@ def _gap(better: Measure, worse: Measure) -> str:
     return "within the deviations" if better.mean - worse.mean <= noise else "more than the deviations"
 
 
-def _fields(row: ResultRow) -> list[str]:
+def _block(rows: Sequence[ResultRow]) -> Block:
+    return Block(title="", cells={(str(number), ""): row.cell for number, row in enumerate(rows)})
+
+
+def _fields(row: ResultRow, columns: Sequence[Column]) -> list[str]:
     summaries = [entry.run.summary for entry in row.runs]
     seeds = sorted(seed for seed in row.seeds if row.validation({seed}) is not None)
     mean = row.validation(seeds)
-    cell = Cell(ours=row.ours, paper=row.paper, stand_in=bool(row.runs[0].stand_in))
     validation = "" if mean is None else f"{mean:.2f}"
     if mean is not None and len(seeds) < len(row.seeds):
         validation += f" (seed {', '.join(map(str, seeds))})"
     return [
         row.title,
         row.runs[0].changes or "the recipe's",
-        _WRITER.ours_text(cell),
-        _WRITER.measure_text(row.paper),
-        _WRITER.difference_text(cell) + ("" if row.runs[0].faithful else " (not comparable)"),
+        *(_WRITER.text(row.cell, column) for column in columns[:-1]),
+        _WRITER.difference_text(row.cell) + ("" if row.runs[0].faithful else " (not comparable)"),
         validation,
         ", ".join(str(summary["seed"]) for summary in summaries),
         format_seconds(statistics.fmean(entry.wall_seconds for entry in row.runs)),

@@ -7,7 +7,7 @@ arranged in another way. `growth.py` has one more. Read next: `planning.py`, whi
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedgmr.paper.accuracy import accuracy_at_t_star, mean_relative_improvement
+from fedgmr.paper.accuracy import Kind, accuracy_at_t_star, best_views, mean_relative_improvement
 from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, recipe_for
 from fedgmr.paper.numbers import Paper
 from fedgmr.paper.tables import Block, Cell, Measure
@@ -43,15 +43,23 @@ class StudyRuns:
     rows: Mapping[str, str]  # titles by variant
     cells: Mapping[tuple[Setting, str], CellRuns]
 
-    def measure(self, setting: Setting, variant: str) -> Measure | None:
+    def measure(self, setting: Setting, variant: str, kind: Kind = "merged") -> Measure | None:
         """Our accuracy at t*."""
         runs = self.cells[setting, variant].runs
-        return accuracy_at_t_star(runs, self.paper, setting.task) if runs else None
+        return accuracy_at_t_star(runs, self.paper, setting.task, kind) if runs else None
 
     def cell(self, setting: Setting, variant: str, theirs: Measure | None) -> Cell:
-        """Our accuracy beside `theirs`."""
+        """Our accuracies beside `theirs`."""
         found = self.cells[setting, variant]
-        return Cell(ours=self.measure(setting, variant), paper=theirs, absent=found.absent, stand_in=found.stand_in)
+        return Cell(
+            ours=self.measure(setting, variant),
+            best=self.measure(setting, variant, "best"),
+            best_view=best_views(found.runs),
+            larger=self.measure(setting, variant, "larger"),
+            paper=theirs,
+            absent=found.absent,
+            stand_in=found.stand_in,
+        )
 
     def stand_in(self, setting: Setting) -> bool:
         """Whether any number of this setting is of data that stands in for other data."""
@@ -126,12 +134,19 @@ class BaselineStudy(Study):
         return tuple(blocks)
 
     def _improvement(self, runs: StudyRuns, setting: Setting) -> Cell:
-        measures = {variant: runs.measure(setting, variant) for variant in runs.rows}
-        means = {variant: measure.mean for variant, measure in measures.items() if measure is not None}
-        ours = None
-        if len(means) == len(runs.rows) and all(means.values()):
-            ours = Measure(mean=mean_relative_improvement(means))
-        return Cell(ours=ours, paper=runs.paper.mri(setting), stand_in=runs.stand_in(setting))
+        def improvement(kind: Kind) -> Measure | None:
+            measures = {variant: runs.measure(setting, variant, kind) for variant in runs.rows}
+            means = {variant: measure.mean for variant, measure in measures.items() if measure is not None}
+            complete = len(means) == len(runs.rows) and all(means.values())
+            return Measure(mean=mean_relative_improvement(means)) if complete else None
+
+        return Cell(
+            ours=improvement("merged"),
+            best=improvement("best"),
+            larger=improvement("larger"),
+            paper=runs.paper.mri(setting),
+            stand_in=runs.stand_in(setting),
+        )
 
 
 class PluginStudy(Study):
@@ -162,16 +177,17 @@ class PatienceStudy(Study):
             cells[runs.rows[without], column] = runs.cell(setting, without, Measure(mean=theirs["without"]))
             for variant in patiences:
                 cells[runs.rows[variant], column] = runs.cell(setting, variant, None)
-            ours = self._extremes(runs, setting)
+            ours, larger = self._extremes(runs, setting, "merged"), self._extremes(runs, setting, "larger")
             stand_in = runs.stand_in(setting)
             for key, row in rows.items():
-                cells[row, column] = Cell(ours=ours.get(key), paper=Measure(mean=theirs[key]), stand_in=stand_in)
+                paper = Measure(mean=theirs[key])
+                cells[row, column] = Cell(ours=ours.get(key), larger=larger.get(key), paper=paper, stand_in=stand_in)
         title = HETEROGENEITIES[runs.settings[0].heterogeneity]
         return (Block(title=title, cells=cells, row_name="FedGMR", uncoloured=(rows["gain"],)),)
 
-    def _extremes(self, runs: StudyRuns, setting: Setting) -> dict[str, Measure]:
+    def _extremes(self, runs: StudyRuns, setting: Setting, kind: Kind) -> dict[str, Measure]:
         """The range over all patiences and the gain of the best; nothing while a run is missing."""
-        base, *measures = (runs.measure(setting, variant) for variant in runs.rows)
+        base, *measures = (runs.measure(setting, variant, kind) for variant in runs.rows)
         means = [measure.mean for measure in measures if measure is not None]
         if len(means) < len(measures):
             return {}

@@ -7,10 +7,13 @@ and the paper's. Nothing here knows where numbers come from. Read next: `renderi
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal
 
 from fedgmr.reporting.chart import Chart
 
 STAND_IN_MARK = "†"
+LARGER = "larger of merged and padded on the test set"
+Column = Literal["ours", "best", "larger", "paper", "difference"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +30,19 @@ class Measure:
 class Cell:
     """Our number and the paper's."""
 
-    ours: Measure | None = None
+    ours: Measure | None = None  # of the merged model, where there are several
+    best: Measure | None = None  # of the view that is best on validation samples
+    best_view: str = ""  # its name
+    larger: Measure | None = None  # of the larger of merged and padded model on the test set, for `difference` alone
     paper: Measure | None = None
     absent: str = "missing"  # written in place of our number where there is none
     stand_in: bool = False
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the paper's."""
-        return None if self.ours is None or self.paper is None else self.ours.mean - self.paper.mean
+        """Ours minus the paper's; where the views were tested, of the number that is made as the paper's is."""
+        ours = self.larger or self.ours
+        return None if ours is None or self.paper is None else ours.mean - self.paper.mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +94,16 @@ class Block:
         std = measure.seeds_std if measure.seeds_std is not None else measure.std
         return self.number(measure.mean) + ("" if std is None else f" ± {self.number(std)}")
 
-    def ours_text(self, cell: Cell) -> str:
-        """Our number, marked where the data stands in for other data."""
-        return self.measure_text(cell.ours, cell.absent) + (STAND_IN_MARK if cell.stand_in and cell.ours else "")
+    def text(self, cell: Cell, column: Column, *, compact: bool = False) -> str:
+        """One of a cell's numbers; ours are marked where the data stands in for other data."""
+        if column == "difference":
+            return self.difference_text(cell)
+        measure: Measure | None = getattr(cell, column)
+        if measure is None:
+            return cell.absent if column == "ours" else "-"
+        text = self.compact_text(measure) if compact else self.measure_text(measure)
+        mark = STAND_IN_MARK if cell.stand_in and column != "paper" else ""
+        return text + mark + (f" {cell.best_view}" if column == "best" else "")
 
     def shown_difference(self, cell: Cell) -> float | None:
         """The difference as the block shows it: in its unit, or in percent of the paper's number."""
@@ -128,7 +142,22 @@ class Table:
         return f"{self.title} ({', '.join(marks)})" if marks else self.title
 
     @property
-    def headers(self) -> tuple[str, str, str]:
-        """The names of the three kinds of numbers."""
-        ours = "ours (short)" if self.short else "ours"
-        return ours, "paper", "difference" if self.comparable else "difference (not comparable)"
+    def columns(self) -> tuple[Column, ...]:
+        """The numbers of a cell that the table shows: those of other models than the merged one where it has any."""
+        cells = [cell for block in self.blocks for cell in block.cells.values()]
+        views: tuple[Column, ...] = ("best", "larger")
+        shown = [column for column in views if any(getattr(cell, column) is not None for cell in cells)]
+        return ("ours", *shown, "paper", "difference")
+
+    @property
+    def headers(self) -> dict[Column, str]:
+        """The names of these numbers."""
+        ours = "ours, merged model" if "larger" in self.columns else "ours"
+        names: dict[Column, str] = {
+            "ours": f"{ours} (short)" if self.short else ours,
+            "best": "best view by validation",
+            "larger": LARGER,
+            "paper": "paper",
+            "difference": "difference" if self.comparable else "difference (not comparable)",
+        }
+        return {column: names[column] for column in self.columns}

@@ -43,7 +43,8 @@ def test_a_table_from_nothing_to_done(fedgmr: Command) -> None:
 
     made = fedgmr(*WORDS)
     assert made.code == 0, made.err
-    assert "ours (short)" in made.out
+    assert "ours, merged model (short)" in made.out
+    assert "best view by validation" in made.out
     assert "difference (not comparable)" in made.out
     assert "not the paper's settings: task=e2e.tiny:dense" in made.out
     done = times(fedgmr.folder / "store")

@@ -60,13 +60,22 @@ def write_run(
     seed: int = 0,
     short: bool = False,
     overrides: Sequence[str] = (),
+    padded: Sequence[float] | None = None,
     **summary: Any,
 ) -> Path:
-    """A finished run, its evaluations evenly over the time budget, the first at 0 and the last at its end."""
+    """A finished run, its evaluations evenly over the time budget, the first at 0 and the last at its end.
+
+    `padded`: the accuracies of the padded model; the run then has views, and by default the padded one is best.
+    """
     recipe = recipe_for(setting, variant, protocol=protocol, seed=seed, short=short, overrides=overrides)
     recipe = replace(resolve_times(recipe, lambda: layout(setting.task)), device="cuda")
     step = recipe.seconds / (len(accuracies) - 1)
     lines = [evaluation(number * step, accuracy) for number, accuracy in enumerate(accuracies)]
+    if padded is not None:
+        for line, accuracy in zip(lines, padded, strict=True):
+            line["views"] = {"padded": {"accuracy": accuracy, "loss": 1.0}}
+        views = {"merged": {"validation": 0.25}, "padded": {"validation": 0.75}}
+        summary = {"views": views, "best_view": "padded", "metric": "accuracy", "decides_on_test": False} | summary
     fields = {
         "schema_version": 1,
         "status": "finished",

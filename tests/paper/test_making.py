@@ -66,6 +66,38 @@ def test_baselines_with_the_improvement(tmp_path: Path, paper: Paper) -> None:
     assert table.comparable
 
 
+def test_views_are_in_the_table(tmp_path: Path, paper: Paper) -> None:
+    merged = dict(zip(PAPER, (0.8, 0.5, 0.4, 0.5, 0.5, 0.5, 0.5), strict=True))
+    dirs = {}
+    for variant, level in merged.items():
+        # Their padded models are as good as FedGMR, but for those that have no sub-models.
+        padded = None if variant in ("fedavg", "fedasync") else [0.8] * 101
+        alone = {"views": {"merged": {}}, "best_view": "merged"} if padded is None else {}
+        dirs[variant] = [write_run(tmp_path / variant, [level] * 101, variant=variant, padded=padded, **alone)]
+    table = make_table(planned(Request(name="baselines"), paper, dirs))
+    heterofl, fedavg, improvement = (cell(table, row) for row in ("HeteroFL", "FedAvg", "MRI of FedGMR (%)"))
+    numbers = [
+        [measure and measure.mean for measure in (found.ours, found.best, found.larger)]
+        for found in (heterofl, fedavg, improvement)
+    ]
+    assert numbers[:2] == [pytest.approx([50, 80, 80]), pytest.approx([50, 50, 50])]
+    assert numbers[2] == pytest.approx([(5 * 60 + 100) / 6, (60 + 100) / 6, (60 + 100) / 6])
+    assert (heterofl.best_view, fedavg.best_view) == ("padded", "merged")
+    assert heterofl.difference == pytest.approx(80 - 79.80)
+    assert any(note.startswith("difference: the larger of merged and padded on the test set") for note in table.notes)
+    assert not table.cautions
+
+
+def test_tables_say_where_decisions_are_made_on_the_test_set(tmp_path: Path, paper: Paper) -> None:
+    words = {"decides_on_test": True, "best_view": None, "metric": "top-5 accuracy"}
+    dirs = {"fedgmr": [write_run(tmp_path / "run", [0.8] * 101, padded=[0.7] * 101, protocol="released", **words)]}
+    table = make_table(planned(Request(name="baselines", protocol="released"), paper, dirs))
+    assert table.columns == ("ours", "larger", "paper", "difference")
+    assert [text.partition(":")[0] for text in table.cautions] == ["decisions on the test set"]
+    assert "FEMNIST: top-5 accuracy" in table.notes
+    assert table.heading == "FedGMR and the baselines (protocol released)"
+
+
 def test_runs_are_found_without_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDGMR_DATA", raising=False)
     write_run(tmp_path / "results" / "a", [0.8] * 101)

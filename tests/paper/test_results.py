@@ -88,6 +88,25 @@ def test_document(tmp_path: Path) -> None:
     assert str(tmp_path) not in text
 
 
+def test_views_are_in_the_document(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.80] * 101, padded=[0.82] * 101)
+    write_run(tmp_path / "b", [0.70] * 101, variant="heterofl", padded=[0.84] * 101)
+    write_run(tmp_path / "c", [0.81] * 101, variant="fedavg", views={"merged": {}}, best_view="merged")
+    text = results_document(tmp_path)
+    head = "| method | settings | ours, merged model (%) | best view by validation (%) | "
+    assert f"{head}larger of merged and padded on the test set (%) | paper (%) | difference | validation (%) |" in text
+    row = (
+        "| HeteroFL | the recipe's | 70.00 ± 0.00 | 84.00 ± 0.00 padded | 84.00 ± 0.00 | 79.80 ± 0.26 | +4.20 | 75.00 |"
+    )
+    assert row in text
+    assert "FedGMR is first in 0 of 1 settings" in text
+    assert text.index("| HeteroFL |") < text.index("| FedGMR |") < text.index("| FedAvg |")
+    assert "The ranking by the larger of merged and padded on the test set differs from the paper's in 1 of 3" in text
+    assert "Decisions are made on the test set" not in text
+    write_run(tmp_path / "d", [0.5] * 101, protocol="released", decides_on_test=True)
+    assert "Decisions are made on the test set" in results_document(tmp_path)
+
+
 def test_improvement_needs_all_seven(tmp_path: Path) -> None:
     from fedgmr.methods import PAPER
 

@@ -82,6 +82,47 @@ def test_latex(table: Table, tmp_path: Path) -> None:
     assert text.count(r"\begin{tabular}") == text.count(r"\bottomrule") == 1
 
 
+VIEWED = Cell(
+    ours=Measure(mean=67.8, std=0.7),
+    best=Measure(mean=77.3, std=0.2),
+    best_view="padded",
+    larger=Measure(mean=77.4, std=0.3),
+    paper=Measure(mean=75.64, std=0.25),
+    stand_in=True,
+)
+
+
+def test_views_have_columns_of_their_own(table: Table, tmp_path: Path) -> None:
+    block = Block(title="High", cells={("HeteroFL", "A"): VIEWED, ("FedAvg", "A"): CELLS["FedAvg", "A"]})
+    viewed = replace(table, blocks=(block,))
+    larger = "larger of merged and padded on the test set"
+    assert list(viewed.headers.values()) == [
+        "ours, merged model",
+        "best view by validation",
+        larger,
+        "paper",
+        "difference",
+    ]
+    lines = written(viewed, tmp_path, "md").splitlines()
+    assert "| A | HeteroFL | 67.80 ± 0.70† | 77.30 ± 0.20† padded | 77.40 ± 0.30† | 75.64 ± 0.25 | +1.76 |" in lines
+    assert "|  | FedAvg | missing | - | - | 68.46 ± 0.66 | - |" in lines
+    text = table_text(viewed)
+    assert larger in text
+    assert "77.30 ± 0.20† padded" in text
+    first, second = csv.DictReader(io.StringIO(written(viewed, tmp_path, "csv")))
+    assert [first[name] for name in ("ours", "best", "best_view", "larger", "larger_std")] == [
+        *("67.8", "77.3", "padded", "77.4", "0.3")
+    ]
+    assert float(first["difference"]) == pytest.approx(1.76)
+    assert (second["best"], second["best_view"], second["larger"]) == ("", "", "")
+    latex = written(viewed, tmp_path, "tex")
+    assert r" & best view by validation & $77.30 \pm 0.20$$^\dagger$ padded \\" in latex
+    assert rf" & {larger} & $77.40 \pm 0.30$$^\dagger$ \\" in latex
+    page = written(viewed, tmp_path, "html")
+    assert page.count("<table") == 5
+    assert "77.30 ± 0.20† padded</td>" in page
+
+
 def test_relative_differences() -> None:
     block = Block(title="", cells={}, relative=True, digits=0)
     assert block.difference_text(Cell(ours=Measure(mean=8373), paper=Measure(mean=8375))) == "-0.02 %"
