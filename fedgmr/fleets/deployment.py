@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentSettings:
-    """When a deployed run starts, and when it gives a task up."""
+    """When a deployed run starts, and when it waits no longer."""
 
     min_clients: int | None = field(
         default=None, metadata={"at_least": 1, "help": "nodes that must be there before a run starts; none: all"}
@@ -17,6 +17,13 @@ class DeploymentSettings:
     shortest: float = field(default=60.0, metadata={"above": 0, "help": "seconds before which no task is given up"})
     first_task: float = field(
         default=600.0, metadata={"above": 0, "help": "seconds a task may take while the client's link is unknown"}
+    )
+    deadline: float | None = field(
+        default=None,
+        metadata={
+            "above": 0,
+            "help": "seconds after which a merge that waits for clients goes on without one; none: those of its task",
+        },
     )
     identity: Literal["claimed", "node"] = field(
         default="claimed",

@@ -78,7 +78,7 @@ def test_a_task_without_an_answer_ends_and_the_next_one_has_longer(tmp_path: Pat
     assert [event["reason"] for event in lost] == ["expired", "expired"]
     first, second = (event["seconds"] for event in lost)
     assert 60.0 <= first <= 62.0  # deployment.first_task
-    assert 70.0 + 120.0 <= second <= 70.0 + 122.0  # sent again at the next tick, for twice as long
+    assert 70.0 + 120.0 <= second <= 70.0 + 122.0  # it says hello, is sent a task at the next tick, for twice as long
     assert run.server.updates[:2] == [20, 20]
     assert {task["first-batch"] for task in run.tasks_of(2)} == {0}
 
@@ -244,8 +244,75 @@ def test_a_grid_that_is_gone_ends_the_run(tmp_path: Path) -> None:
 def test_a_synchronous_round_goes_on_without_the_lost(tmp_path: Path) -> None:
     run = Deployed(partitions(3, tmp_path), tmp_path, latency={2: None}, method="fedavg", rules={}).drive(3)
     assert run.server.updates == [3, 3, 0]
-    assert run.fleet.refused["expired"] >= 2
+    assert run.fleet.refused == {"expired": 1, "late": 1}  # the second task has twice as long, but nobody waits for it
     assert run.server.tick == 3
+
+
+def test_a_silent_client_costs_a_synchronous_method_its_deadline_once(tmp_path: Path) -> None:
+    """The others answer after 4 s. Looks are at 1, 3, ... 19, 21: the first after the deadline of 20 s is at 21 s."""
+    run = _beside_a_silent_client(tmp_path, deadline=20.0)
+    moments: list[float] = []
+    run.drive(5, lambda tick: moments.append(run.fleet.now))
+    assert moments == [21.0, 25.0, 29.0, 33.0, 37.0]
+    assert run.server.updates == [5, 5, 0]
+    assert run.fleet.refused == {"late": 1}
+    lost = [event for event in journal(tmp_path) if event["event"] == "lost"]
+    assert [(event["client"], event["reason"], event["seconds"]) for event in lost] == [(2, "late", 21.0)]
+
+
+def test_without_a_deadline_a_merge_waits_as_long_as_the_task_has(tmp_path: Path) -> None:
+    """The first task has 60 s, and the SuperLink itself says then that it is over."""
+    run = _beside_a_silent_client(tmp_path)
+    moments: list[float] = []
+    run.drive(4, lambda tick: moments.append(run.fleet.now))
+    assert moments == [60.0, 64.0, 68.0, 72.0]
+    assert run.fleet.refused == {"expired": 1}
+
+
+def _beside_a_silent_client(directory: Path, **deployment: float) -> Deployed:
+    """FedAvg with a client that says hello once and nothing more."""
+    settings = {"shortest": 30.0, "first_task": 60.0, **deployment}
+    nodes = partitions(3, directory)
+    run = Deployed(nodes, directory, method="fedavg", rules={}, sections={"deployment": settings})
+    hellos: list[int] = []
+
+    def arrival(node: Node, message: Message) -> float | None:
+        if node is nodes[998]:
+            hellos.append(1)
+            return run.clock.now() + 1.0 if len(hellos) == 1 else None
+        return run.arrival(node, message)
+
+    run.grid.arrival = arrival
+    return run
+
+
+def test_a_client_that_says_hello_and_nothing_more_is_asked_ever_more_rarely(tmp_path: Path) -> None:
+    """It costs the deadline each time, 20 s up to a look; it is asked again at once, 10 s, 30 s, 70 s later."""
+    settings = {"shortest": 30.0, "first_task": 60.0, "deadline": 20.0}
+    run = Deployed(
+        partitions(3, tmp_path),
+        tmp_path,
+        latency={2: None},
+        method="fedavg",
+        rules={},
+        sections={"deployment": settings},
+    )
+    moments = [0.0]
+    run.drive(40, lambda tick: moments.append(run.fleet.now))
+    assert max(np.diff(moments)) <= 20.0 + LOOK
+    sent = [e["seconds"] for e in journal(tmp_path) if e["event"] == "dispatched" and e["client"] == 2]
+    waits = np.diff(sent) - 20.0
+    for wait, pause in zip(waits, (0.0, 10.0, 30.0), strict=False):
+        assert pause <= wait <= pause + 4 * LOOK, "a look for each of the two, and the end of a round of 4 s"
+
+
+def test_an_update_that_comes_too_late_is_refused(tmp_path: Path) -> None:
+    """Client 2 needs 35 s of the 20 that a merge waits: its answer to the task of tick 0 comes during a later one."""
+    sections = {"deployment": {"first_task": 60.0, "deadline": 20.0}}
+    run = Deployed(partitions(3, tmp_path), None, latency={2: 35.0}, method="fedavg", rules={}, sections=sections)
+    run.drive(3)  # merges at 21, 25 and 47 s; at 25 s it has said hello and is sent a second task, late at 47 s
+    assert run.fleet.refused == {"late": 2, "stale": 1}
+    assert run.server.updates == [3, 3, 0]
 
 
 def test_a_node_that_raises_is_asked_again_only_after_a_restart(tmp_path: Path) -> None:

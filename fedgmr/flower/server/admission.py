@@ -1,6 +1,7 @@
 """Admission: how nodes become clients.
 
-Every node that starts is asked who it is and, where densities are measured, its link is probed.
+Every node that starts is asked who it is and, where densities are measured, its link is probed. A client that let a
+task run out of time is asked again before it gets another one, after a pause that grows with every such task.
 A node that cannot take part (no data, another model) is named in the log once and asked again after a restart.
 """
 
@@ -26,6 +27,7 @@ from fedgmr.wire import Reason, Refused
 
 _log = logging.getLogger(__name__)
 _RETRY = 10.0  # seconds until a node that did not answer is asked again
+_MOST_DOUBLINGS = 6  # of the pauses before a client that let its tasks run out of time is asked again
 _CLAIM = 120.0  # seconds a node waits for the number it claims; a killed node counts as online for about 60
 _POLL = 0.25
 
@@ -64,6 +66,12 @@ class Admission:
     def ready(self, client: int) -> bool:
         """Whether the client can take a task."""
         return self.roster.present(client) and (not self.probe or client in self._probed)
+
+    def ask_again(self, client: int, delays: int) -> None:
+        """Let a client say hello before its next task: its last tasks, so many in a row, ran out of time."""
+        known = self.roster.nodes[client]
+        self._again[(known.node, known.start)] = self.clock.now() + _RETRY * (2 ** min(delays - 1, _MOST_DOUBLINGS) - 1)
+        known.start = ""
 
     def _greet(self, start: Start) -> None:
         settings = {"recipe": self.terms.recipe, "checksum": self.terms.checksum, "classes": self.terms.classes > 0}

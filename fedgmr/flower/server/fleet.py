@@ -138,10 +138,15 @@ class FlowerFleet:
     ) -> list[Update]:
         """Wait until a moment, or until so many updates or the fastest have arrived, or all others are lost."""
         updates: list[Update] = []
+        everybody = arrivals is not None and arrivals >= len(self.flights)
+        awaited = range(fastest or (self.clients if everybody else 0))
         while not self._enough(updates, arrivals, fastest):
             event = self._inbox.get(until=until - self._past + self._began)
             if event is None:
                 break
+            if isinstance(event, Online) and (updates or self.free()):  # an update or a client is kept waiting
+                for flight in self.flights.late(awaited, self.time.now()):
+                    self._end(flight, "late")
             update = self._take(event)
             if update is not None:
                 updates.append(update)
@@ -232,8 +237,9 @@ class FlowerFleet:
 
     def _end(self, flight: Flight, reason: str, *, text: str = "", refused: bool = False) -> None:
         """End a task without an update: the client is free again, and nobody knows which map it holds."""
-        self.flights.end(flight, reason)
-        client = flight.task.client
+        delays, client = self.flights.end(flight, reason), flight.task.client
+        if delays:
+            self.admission.ask_again(client, delays)
         self._news.append(News(client=client, lost=True))
         self._known.pop(client, None)
         self._count_loss(flight, reason, refused=refused)

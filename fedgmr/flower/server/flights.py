@@ -17,7 +17,7 @@ from fedgmr.flower.server.roster import KnownNode
 from fedgmr.flower.terms import Terms
 
 _GRACE = 10.0  # seconds beyond its time to live after which a task is given up without the SuperLink's word
-_MOST_DOUBLINGS = 6
+_MOST_DOUBLINGS = 3  # a client has at most eight times as long
 _POLL_SHARE, _SHORTEST_POLL, _LONGEST_POLL = 0.05, 0.25, 2.0
 
 
@@ -31,6 +31,7 @@ class Flight:
     start: str  # of the node at dispatch, as the grid tells it
     sent: float
     deadline: float
+    awaited: float  # the moment up to which a merge waits for it
     down: int
     expected: float  # seconds; 0: nobody knows
     resent: bool = False
@@ -78,6 +79,7 @@ class Flights:
             node=node.node,
             start=node.start,
             sent=now,
+            awaited=now + min(allowed, self.settings.deadline or allowed),
             deadline=now + allowed * 2 ** min(self._delays[task.client], _MOST_DOUBLINGS),
             down=packed.size,
             expected=expected or 0.0,
@@ -90,13 +92,22 @@ class Flights:
         """Whether the task has not ended yet."""
         return flight.number in self._flights
 
-    def end(self, flight: Flight, reason: str = "") -> None:
-        """Note that a task has ended, without a reason if well. One that ran out of time doubles the next one's."""
+    def end(self, flight: Flight, reason: str = "") -> int:
+        """Note that a task has ended, without a reason if well. One that ran out of time doubles the next one's.
+
+        Returns how many tasks of the client in a row, up to this one, ran out of time.
+        """
         del self._flights[flight.number]
-        if reason == "expired":
+        if reason in ("expired", "late"):
             self._delays[flight.task.client] += 1
-        elif not reason:
+            return self._delays[flight.task.client]
+        if not reason:
             del self._delays[flight.task.client]
+        return 0
+
+    def late(self, clients: range, now: float) -> list[Flight]:
+        """Tasks of these clients for which a merge waits no longer."""
+        return [f for f in self._flights.values() if f.task.client in clients and now >= f.awaited]
 
     def lost(self, online: Mapping[int, str], now: float) -> Iterator[tuple[Flight, str]]:
         """Tasks that will not come back, with the reason."""
