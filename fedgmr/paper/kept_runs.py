@@ -113,12 +113,16 @@ class ResultRow:
                 stand_in=bool(runs[0].stand_in),
             )
             rows.append(cls(runs=runs, cell=cell))
-        return sorted(rows, key=lambda row: -row.handed_out.mean)
+        return sorted(rows, key=lambda row: -row.ordered_by.mean)
 
     @property
-    def handed_out(self) -> Measure:
-        """Of the model that a run hands out: the best view by validation, else the merged one."""
-        return self.cell.best or self._merged
+    def ordered_by(self) -> Measure:
+        """The number that rows are ordered by: of the best view by validation, else of the merged model.
+
+        Where a run decides on the test set, it is the one that is compared with the paper's.
+        """
+        on_test = any(entry.run.summary.get("decides_on_test") for entry in self.runs)
+        return self.compared if on_test else self.cell.best or self._merged
 
     @property
     def compared(self) -> Measure:
@@ -161,6 +165,8 @@ class ResultRow:
 
 def _validated(summary: Mapping[str, Any]) -> float | None:
     """Of the best view over the last ten evaluations; in runs without views, of the final model."""
+    if summary.get("decides_on_test"):
+        return None
     best = summary.get("views", {}).get(summary.get("best_view"), {})
     found: float | None = best.get("validation")
     return summary.get("validation_accuracy") if found is None else found

@@ -52,9 +52,9 @@ class Paper:
         return list(dict.fromkeys(v for rows in self.data[table]["accuracy"].values() for v in rows))
 
     def t_star(self, task: str, seconds: float | None = None) -> float:
-        """The time at which accuracies are compared; in a run of another length, at the same share of it."""
+        """The time at which accuracies are compared; in a run that ends before it, at the same share of its time."""
         t_star = float(self.data["t_star"][task])
-        return t_star if seconds is None else t_star * float(seconds) / self.seconds(task)
+        return t_star if seconds is None or seconds >= t_star else t_star * float(seconds) / self.seconds(task)
 
     def seconds(self, task: str) -> float:
         """The length of a run."""

@@ -43,7 +43,8 @@ def results_document(directory: Path) -> str:
         "evaluations of one run. Differences are in points. Validation is the accuracy on the samples that the server "
         "holds out, of the best view over the last ten evaluations, or in runs without views of the final model; where "
         f"several patiences were run, the best by it is ranked. The {LARGER}, at each evaluation, is how the paper's "
-        "numbers are made; where it is known, it is what is compared with them, and nothing else goes by it.",
+        "numbers are made; where it is known, it is what is compared with them, and nothing else goes by it, "
+        "except the order of runs that decide on the test set.",
         "",
         *_overview(finished),
     ]
@@ -110,7 +111,7 @@ def _firsts(full: Sequence[KeptRun], paper: Paper) -> list[str]:
         rows = ResultRow.group([kept for kept in full if kept.setting == setting], setting, paper)
         baselines = [row for row, _ in _choices(rows) if row.variant in PAPER]
         if len(baselines) > 1 and "fedgmr" in {row.variant for row in baselines}:
-            counted.append(max(baselines, key=lambda row: row.handed_out.mean).variant == "fedgmr")
+            counted.append(max(baselines, key=lambda row: row.ordered_by.mean).variant == "fedgmr")
     if not counted:
         return []
     return ["", f"FedGMR is first in {sum(counted)} of {len(counted)} settings where it and others were run."]

@@ -13,7 +13,8 @@ from typing import Literal
 
 import torch
 
-TRITON = find_spec("triton") is not None  # CPU builds of PyTorch come without it
+# CPU builds of PyTorch come without it, and a folder of that name is not it.
+TRITON = find_spec("triton") is not None and find_spec("triton.language") is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,7 +162,7 @@ def test_whole_runs_are_fedavgs(composition: str, make: Callable[[], Task]) -> N
 
 @pytest.mark.parametrize("method", ["heterofl", "fjord"])
 def test_running_statistics_are_fedavgs(method: str) -> None:
-    rules: dict[str, Any] = {**NO_LABELS, "local": {"norm": "running"}} if method == "heterofl" else ONE_LEVEL
+    rules: dict[str, Any] = {**NO_LABELS, "local": {"norm": "tracked"}} if method == "heterofl" else ONE_LEVEL
     for mine, fedavgs in zip(trained(tiny.normed, method, rules), trained(tiny.normed, "fedavg", {}), strict=True):
         assert same(mine[1], fedavgs[1])
 

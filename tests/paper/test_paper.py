@@ -60,6 +60,7 @@ def test_every_variant_has_a_recipe(paper: Paper, protocol: str) -> None:
 def test_recipes_have_the_length_of_the_paper(paper: Paper, task: str, protocol: str) -> None:
     setting = Setting(task=task, heterogeneity="low", split="iid")
     recipe = recipe_for(setting, "fedavg", protocol=protocol)
-    assert recipe.seconds == paper.seconds(task)
+    # Those of the release may end with the evaluations around t*.
+    assert recipe.seconds == paper.seconds(task) or (protocol == "released" and recipe.seconds > paper.t_star(task))
     assert (recipe.fleet.name, recipe.partition.kind, recipe.short) == ("low", "iid", False)
     assert recipe_for(setting, "fedavg", protocol=protocol, short=True).short

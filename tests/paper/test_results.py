@@ -104,7 +104,13 @@ def test_views_are_in_the_document(tmp_path: Path) -> None:
     assert "The ranking by the larger of merged and padded on the test set differs from the paper's in 1 of 3" in text
     assert "Decisions are made on the test set" not in text
     write_run(tmp_path / "d", [0.5] * 101, protocol="released", decides_on_test=True)
-    assert "Decisions are made on the test set" in results_document(tmp_path)
+    write_run(
+        tmp_path / "e", [0.4] * 101, padded=[0.6] * 101, variant="heterofl", protocol="released", decides_on_test=True
+    )
+    text = results_document(tmp_path).split("## Protocol released")[1].split("## Protocol")[0]
+    assert "Decisions are made on the test set" in text
+    assert text.index("| HeteroFL |") < text.index("| FedGMR |"), "by the larger: there is no best view"
+    assert "FedGMR is first in 0 of 1 settings" in text
 
 
 def test_improvement_needs_all_seven(tmp_path: Path) -> None:
