@@ -15,6 +15,8 @@ from fedgmr.settings.refusals import SettingError
 
 _BY_NODE = "deployment.identity=node"  # authenticated nodes keep their ids, so nobody has to be believed
 
+_CODES = {"diverged": 3, "empty": 4}
+
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb of this file to the command's."""
@@ -87,9 +89,9 @@ def _watched(directory: Path, recipe: Recipe, perform: Callable[[RunRow], dict[s
         again = f"`fedgmr deploy --resume {directory}` goes on from the last checkpoint"
         print(f"fedgmr: interrupted; the fleet was stopped; {again}.", file=sys.stderr)
         return 130
-    if summary["status"] == "diverged":
+    if summary["status"] in _CODES:
         print(f"fedgmr: {summary['problem']}", file=sys.stderr)
-        return 3
+        return _CODES[summary["status"]]
     finish_run(directory, summary)
     return 0
 

@@ -1,7 +1,8 @@
 """The command line: assembles the verbs, runs one of them, and turns errors into sentences and exit codes.
 
 Exit codes: 0 done, 1 a run of several was lost, 2 bad input (one sentence, no traceback), 3 a client's training
-diverged, 130 interrupted. Each file beside this one holds a group of verbs with their arguments.
+diverged, 4 a deployed run accepted no update, 130 interrupted. Each file beside this one holds a group of verbs with
+their arguments.
 """
 
 import argparse

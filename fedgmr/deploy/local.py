@@ -5,6 +5,7 @@ the rehearsal of a deployment on several machines. Read next: `site.py` (the pro
 """
 
 import json
+import os
 import shutil
 import socket
 import sys
@@ -27,6 +28,7 @@ _START_LIMIT = 60.0  # seconds for a program to answer, and for the ServerApp to
 _CALL_LIMIT = 180.0  # for one call of Flower's command line
 _SUBMISSIONS = 10
 _ASKING = 5.0  # seconds between questions to Flower, where processes cannot be looked at
+_NODE_WORK = 3.0  # seconds of a core that a SuperNode needs to start
 _GOING = ("pending", "starting", "running")
 _KEPT = "logs"
 
@@ -99,6 +101,8 @@ class LocalFleet:
         self.supervisor.start(self.site.superexec())
         for client in range(self.site.clients):
             self.supervisor.start(nodes(self.site, client))
+            if client + 1 < self.site.clients:  # all at once they would keep the SuperLink's database locked
+                time.sleep(_NODE_WORK / (os.cpu_count() or 1))
 
     def run_to_its_end(self, follow: Follow) -> dict[str, Any]:
         """Submit the run, again with `resume` when its ServerApp was killed, until it has a summary."""

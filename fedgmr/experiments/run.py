@@ -197,7 +197,7 @@ class _Execution:
         # Of the final merged model; None where clients validate.
         evaluator = self.assembly.evaluator
         validated = None if server.validate is None else evaluator.validate(*view_of(server, MERGED)).accuracy
-        views, summary = Views.of(server, evaluator), self._summary("finished", validated)
+        views, summary = Views.of(server, evaluator), self._summary("finished", validated) | self._emptiness()
         result = Result(
             recipe=recipe,
             history=History(self.recorder.rows),
@@ -210,6 +210,15 @@ class _Execution:
             # Last, because a finished summary says that everything else is there.
             write_summary(self.directory, result.summary)
         return result
+
+    def _emptiness(self) -> dict[str, str]:
+        """What the summary says of a deployed run whose nodes came to nothing; a simulated fleet does what is asked."""
+        server, fleet = self.assembly.server, self.assembly.fleet
+        if fleet.clock == "virtual" or any(server.updates):
+            return {}
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(fleet.refused.items())) or "no task ended"
+        text = f"No update was accepted in the whole run ({reasons}): see updates.jsonl and the logs of the nodes."
+        return {"status": "empty", "problem": text}
 
     def _grid(self, seconds: float) -> int:
         every = self.assembly.recipe.evaluation.every_seconds

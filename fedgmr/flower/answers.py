@@ -41,6 +41,7 @@ class Hello:
     samples: int = 1
     classes: tuple[int, ...] = ()
     layout: str = ""  # checksum of the model's layout
+    life: str = ""  # of the SuperNode's process; another one after every start
 
     def reply(self, message: Message) -> Message:
         """The answer to the server's hello."""
@@ -57,6 +58,7 @@ class Hello:
             samples=_typed(settings, "samples", int),
             classes=tuple(_typed(settings, "classes", list)),
             layout=_typed(settings, "layout", str),
+            life=_typed(settings, "life", str)[:64],
         )
         if not 1 <= hello.samples <= _MOST_SAMPLES or not all(type(c) is int and c >= 0 for c in hello.classes):
             raise wire.Refused(wire.Reason.REPORT, f"{hello.samples} samples and classes {hello.classes[:5]}")

@@ -32,9 +32,16 @@ class Node:
     online: bool = True
     answer: Callable[[Message, Context], Message] = app
     stubborn: bool = False  # answers although it was restarted, as an orphaned process may
+    state: RecordDict = field(default_factory=RecordDict)  # in the memory of its process
+    lives: int = 0
 
     def restart(self) -> None:
         """As a supervisor does it: the grid sees a new start only."""
+        self.flicker()
+        self.state, self.lives = RecordDict(), self.lives + 1
+
+    def flicker(self) -> None:
+        """As a heartbeat after too many missed ones does it: the grid sees a new start, too."""
         self.last_activated_at = f"start {int(self.last_activated_at.split()[1]) + 1}"
 
 
@@ -43,7 +50,7 @@ class Sent:
     message: Message
     at: float
     due: float
-    started: str  # of the node at that time: a message is handed out once
+    life: int  # of the node at that time: a message is handed out once
     answered: bool = False
 
 
@@ -81,7 +88,7 @@ class FakeGrid:
                     message=_inflated(message, parts),
                     at=self.clock.now(),
                     due=float("inf") if due is None else due,
-                    started=node.last_activated_at,
+                    life=node.lives,
                 )
                 ids.append(message.object_id)
         self.pushes.append(sum(map(len, objects.values())))
@@ -104,7 +111,7 @@ class FakeGrid:
     def _working(self, sent: Sent) -> bool:
         """Whether the node is still at it, and will be in time."""
         node = self.nodes[sent.message.metadata.dst_node_id]
-        undisturbed = node.online and (node.stubborn or sent.started == node.last_activated_at)
+        undisturbed = node.online and (node.stubborn or sent.life == node.lives)
         return undisturbed and sent.due <= sent.at + sent.message.metadata.ttl
 
     def _call(self) -> None:
@@ -114,7 +121,7 @@ class FakeGrid:
 
     def _answer(self, node: Node, message: Message) -> Message:
         context = Context(
-            run_id=self.run_id, node_id=node.node_id, node_config=dict(node.config), state=RecordDict(), run_config={}
+            run_id=self.run_id, node_id=node.node_id, node_config=dict(node.config), state=node.state, run_config={}
         )
         try:
             reply = node.answer(message, context)

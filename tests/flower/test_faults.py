@@ -46,13 +46,52 @@ def test_a_restart_is_seen_and_its_task_done_again(tmp_path: Path) -> None:
     run.drive(8, restart)
     lost = [event for event in journal(tmp_path) if event["event"] == "lost"]
     assert [(event["client"], event["reason"]) for event in lost] == [(1, "restarted")]
-    assert 30.0 < lost[0]["seconds"] <= 30.0 + LOOK
+    assert 30.0 < lost[0]["seconds"] <= 30.0 + 1.0 + 2 * LOOK  # seen, hello said, seen that it is another life
     # Dispatched at ticks 0 and 2; the restart at tick 3 loses the second, which is sent anew at the next tick.
     firsts = [task["first-batch"] for task in run.tasks_of(1)]
     assert firsts[:4] == [0, 3, 3, 6]
     assert run.fleet.roster.nodes[1].node == 999
     assert run.server.client_levels == levels
     assert run.server.batches[1] == 3 * (run.server.updates[1] + 1)
+
+
+def test_a_node_that_was_cut_off_for_a_moment_keeps_its_task(tmp_path: Path) -> None:
+    run = Deployed(partitions(3, tmp_path), tmp_path, latency={1: 14.0})
+
+    def flicker(tick: int) -> None:
+        if tick == 3:
+            run.nodes[999].flicker()
+
+    run.drive(8, flicker)
+    assert run.fleet.refused == {}
+    assert [task["first-batch"] for task in run.tasks_of(1)][:3] == [0, 3, 6]
+    assert [event["client"] for event in journal(tmp_path) if event["event"] == "joined"] == [0, 1, 2, 1]
+
+
+def test_a_lost_hello_is_said_again_and_a_run_starts_without_a_mute_node(tmp_path: Path) -> None:
+    """Looks are at 0, 2, 4, ... s. A hello is repeated 10, 20, 40 s after the one before: at 10, 30, 70 s."""
+    nodes, asked = partitions(3, tmp_path), list[float]()
+    run = Deployed(nodes, tmp_path, sections={"deployment": {"first_task": 60.0}})
+
+    def arrival(node: Node, message: Message) -> float | None:
+        if node is nodes[998] and message.metadata.message_type != "train":
+            asked.append(run.clock.now())
+            return run.clock.now() + 1.0 if len(asked) == answered else None
+        return run.arrival(node, message)
+
+    run.grid.arrival, answered = arrival, 2
+    run.drive(3)
+    assert asked == [0.0, 10.0]
+    assert run.clock.now() == 11.0 + 3 * PERIOD, "the run begins with the answer to the second hello"
+    assert run.server.updates == [3, 3, 3]
+
+    asked.clear()
+    run = Deployed(nodes, tmp_path, sections={"deployment": {"first_task": 60.0}})
+    run.grid.arrival, answered = arrival, 4
+    run.drive(2)
+    assert asked == [0.0, 10.0, 30.0, 70.0]
+    assert run.clock.now() == 62.0 + 2 * PERIOD, "the first look after first_task"
+    assert run.server.updates == [2, 2, 1], "it says hello at 71 s, just before the dispatch of 72 s"
 
 
 def test_an_answer_to_a_task_that_was_given_up_is_refused(tmp_path: Path) -> None:

@@ -144,6 +144,18 @@ def test_the_interrupted_run_learns_as_an_undisturbed_one(recipe: Path, tmp_path
     assert all(torch.equal(whole.model[name], resumed.model[name]) for name in whole.model)
 
 
+def test_a_run_that_accepted_nothing_says_so(recipe: Path, tmp_path: Path) -> None:
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
+    clock = VirtualClock()
+    mute = grid(tmp_path, clock)
+    mute.arrival = lambda node, message: None if message.metadata.message_type == "train" else clock.now() + 1.0
+    directory, result = run(mute, RUN, config | {"overrides": "deployment.first_task=40"}, clock)
+    assert result.summary["status"] == "empty"
+    assert result.summary["refused"] == {"expired": 3}
+    assert result.summary["problem"].startswith("No update was accepted in the whole run (3 expired):")
+    assert json.loads((directory / "summary.json").read_text()) == result.summary
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -8,10 +8,12 @@ import json
 import logging
 import math
 import time
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
@@ -24,6 +26,7 @@ from fedgmr.recipe import recipe_from
 from fedgmr.submodels.levels import LevelMap
 
 _log = logging.getLogger(__name__)
+_LIFE = "fedgmr.life"
 
 
 def hello(message: Message, context: Context) -> Message:
@@ -32,7 +35,7 @@ def hello(message: Message, context: Context) -> Message:
     state.keep_recipe(settings["recipe"])
     node = ClientNode(recipe_from(json.loads(settings["recipe"])), context.node_config)
     client_id = state.client_id() if "state-dir" in context.node_config else ""
-    return node.introduce(client_id, classes=settings["classes"]).reply(message)
+    return replace(node.introduce(client_id, classes=settings["classes"]), life=_life(context)).reply(message)
 
 
 def probe(message: Message, context: Context) -> Message:
@@ -80,6 +83,13 @@ def train(message: Message, context: Context) -> Message:
     )
     seconds = {"seconds.load": loaded - began, "seconds.train": time.perf_counter() - loaded}
     return reply(message, {"loss": float(update.loss), **seconds}, data)
+
+
+def _life(context: Context) -> str:
+    """The name of the SuperNode's process, which alone keeps `context.state` from message to message."""
+    if _LIFE not in context.state:
+        context.state[_LIFE] = ConfigRecord({"name": uuid.uuid4().hex})
+    return str(context.state.config_records[_LIFE]["name"])
 
 
 def _level_map(node: ClientNode, state: NodeState, order: Order, maps: Sequence[Piece], run: int) -> LevelMap | None:

@@ -6,6 +6,7 @@ A node that cannot take part (no data, another model) is named in the log once a
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +27,8 @@ from fedgmr.seeding import generator
 from fedgmr.wire import Reason, Refused
 
 _log = logging.getLogger(__name__)
-_RETRY = 10.0  # seconds until a node that did not answer is asked again
+_RETRY = 10.0  # seconds until a node that does not answer is asked again; twice as long the next time
+_MOST_RETRIES = 4  # doublings: at least every 160 s
 _MOST_DOUBLINGS = 6  # of the pauses before a client that let its tasks run out of time is asked again
 _CLAIM = 120.0  # seconds a node waits for the number it claims; a killed node counts as online for about 60
 _POLL = 0.25
@@ -48,6 +50,7 @@ class Admission:
     patience: float  # seconds a hello may take
     probe: int = 0  # bytes of a probe; 0: links are not probed
     _again: dict[Start, float] = field(default_factory=dict)  # when to ask next
+    _asked: Counter[Start] = field(default_factory=Counter)  # hellos in a row
     _waiting: dict[Start, tuple[Hello, float]] = field(default_factory=dict)  # said hello, has no number
     _probed: set[int] = field(default_factory=set)
 
@@ -59,7 +62,6 @@ class Admission:
             if start in self._waiting:
                 self._admit(start, *self._waiting[start])
             elif now >= self._again.get(start, now):
-                self._again[start] = float("inf")
                 self._greet(start)
         self._waiting = {s: v for s, v in self._waiting.items() if online.get(s[0]) == s[1]}
 
@@ -71,15 +73,25 @@ class Admission:
         """Let a client say hello before its next task: its last tasks, so many in a row, ran out of time."""
         known = self.roster.nodes[client]
         self._again[(known.node, known.start)] = self.clock.now() + _RETRY * (2 ** min(delays - 1, _MOST_DOUBLINGS) - 1)
+        del self._asked[(known.node, known.start)]
         known.start = ""
 
     def _greet(self, start: Start) -> None:
+        now, before = self.clock.now(), self._asked[start]
+        pause = _RETRY * 2 ** min(before, _MOST_RETRIES)
+        self._again[start] = now + pause
+        self._asked[start] += 1
+        if before:
+            _log.warning("Node %d has not said hello yet: it is asked again.", start[0])
         settings = {"recipe": self.terms.recipe, "checksum": self.terms.checksum, "classes": self.terms.classes > 0}
-        receive = partial(self._take_hello, start, self.clock.now())
-        self._send(start, HELLO, make_content(settings), Hello.read, receive)
+        # A node that is busy with the first hello is not to find a heap of others behind it.
+        patience = min(pause, self.patience) if before else self.patience
+        self._send(start, HELLO, make_content(settings), Hello.read, partial(self._take_hello, start, now), patience)
 
     def _take_hello(self, start: Start, sent: float, reply: Reply) -> None:
         hello = reply.outcome
+        if start in self._waiting or start not in self.roster.strangers().items():
+            return  # it has answered another one
         if not isinstance(hello, Hello):
             self._turn_away(start, hello)
         elif hello.layout != self.terms.layout or any(c >= self.terms.classes for c in hello.classes):
@@ -100,12 +112,12 @@ class Admission:
         _log.info("Node %d is client %d with %d samples.", start[0], client, hello.samples)
         self.journal.write("joined", client=client, node=str(start[0]), samples=hello.samples)
         self.news.append(hello.news(client))
-        if seconds is not None:
+        if seconds is not None and client not in self.meter.estimates:  # later ones may have waited behind a task
             self.meter.probe(client, down=len(self.terms.recipe), up=0, seconds=seconds)
         if self.probe and client not in self._probed:
             data = generator(0, "probe").bytes(self.probe)  # bytes that do not compress
             receive = partial(self._take_probe, client, self.clock.now())
-            self._send(start, PROBE, make_content({}, {"probe": data}), read_answer, receive)
+            self._send(start, PROBE, make_content({}, {"probe": data}), read_answer, receive, self.patience)
 
     def _take_probe(self, client: int, sent: float, reply: Reply) -> None:
         if not isinstance(reply.outcome, Exception):
@@ -113,10 +125,10 @@ class Admission:
         self._probed.add(client)  # one that failed is made up for by the first tasks
 
     def _turn_away(self, start: Start, outcome: object) -> None:
-        _log.warning("Node %d cannot take part: %s", start[0], outcome)
-        final = isinstance(outcome, Refused) or (isinstance(outcome, Failed) and outcome.reason == "raised")
-        if not final:
-            self._again[start] = self.clock.now() + _RETRY
+        if not isinstance(outcome, Failed) or outcome.reason != "expired":  # of which asking again tells
+            _log.warning("Node %d cannot take part: %s", start[0], outcome)
+        if isinstance(outcome, Refused) or (isinstance(outcome, Failed) and outcome.reason == "raised"):
+            self._again[start] = float("inf")
 
     def _send(
         self,
@@ -125,6 +137,7 @@ class Admission:
         content: RecordDict,
         read: Callable[[Message], Any],
         receive: Callable[[Reply], None],
+        patience: float,
     ) -> None:
-        message = Message(content, dst_node_id=start[0], message_type=kind, ttl=self.patience)
+        message = Message(content, dst_node_id=start[0], message_type=kind, ttl=patience)
         self.threads.send([Request(message=message, read=read, receive=receive, poll=_POLL)])

@@ -94,14 +94,21 @@ class FlowerFleet:
         return len(self.flights)
 
     def begin(self) -> None:
-        """Look for nodes and wait until enough clients are there; the run's time goes on from then."""
+        """Look for nodes and wait until enough clients are there; the run's time goes on from then.
+
+        Nodes that are online and say no hello are waited for as long as a first task may take.
+        """
         if not self._resumed:
             self.journal.cut_back(0)  # of a run that came to no checkpoint
         self.threads.start()
         wanted, told = self.settings.min_clients or self.clients, -1
-        while len(present := self.free()) < wanted:
-            if len(present) != told:
-                told = len(present)
+        patience = self.time.now() + self.settings.first_task
+        while (present := len(self.free())) < wanted:
+            if present and len(self.roster.online) >= wanted and self.time.now() > patience:
+                _log.warning("The run starts with %d of %d clients: the others do not answer.", present, wanted)
+                break
+            if present != told:
+                told = present
                 _log.info("Waiting for clients: %d of %d are there.", told, wanted)
             self._take(self._inbox.get(until=float("inf")))
         self._began = self.time.now()
@@ -199,7 +206,7 @@ class FlowerFleet:
         """Deal with one event; an accepted update is handed on."""
         if isinstance(event, Online):
             self.admission.look(event.nodes)
-            for flight, reason in self.flights.lost(event.nodes, self.time.now()):
+            for flight, reason in self.flights.lost(self.roster.nodes, self.time.now()):
                 self._end(flight, reason)
         elif isinstance(event, Reply):
             return event.request.receive(event)

@@ -1,7 +1,8 @@
 """Tasks in flight: how long each may take, and which are lost although nobody says so.
 
 A delivered message is never delivered again: a node that is restarted in the middle of a task forgets it, and the grid
-does not tell. But the moment of the node's last start changes, and that is how the loss is seen.
+does not tell. It looks like a node that was cut off for a moment, which still has its task. But both say hello when
+they are back, each with the name of its process, and that is how the loss is seen.
 """
 
 from collections import Counter
@@ -28,7 +29,7 @@ class Flight:
     task: ClientTask
     number: int  # dispatches before it
     node: int
-    start: str  # of the node at dispatch, as the grid tells it
+    life: str  # of the node's process at dispatch
     sent: float
     deadline: float
     awaited: float  # the moment up to which a merge waits for it
@@ -77,7 +78,7 @@ class Flights:
             task=task,
             number=self._begun,
             node=node.node,
-            start=node.start,
+            life=node.hello.life,
             sent=now,
             awaited=now + min(allowed, self.settings.deadline or allowed),
             deadline=now + allowed * 2 ** min(self._delays[task.client], _MOST_DOUBLINGS),
@@ -109,11 +110,11 @@ class Flights:
         """Tasks of these clients for which a merge waits no longer."""
         return [f for f in self._flights.values() if f.task.client in clients and now >= f.awaited]
 
-    def lost(self, online: Mapping[int, str], now: float) -> Iterator[tuple[Flight, str]]:
-        """Tasks that will not come back, with the reason."""
+    def lost(self, nodes: Mapping[int, KnownNode], now: float) -> Iterator[tuple[Flight, str]]:
+        """Tasks that will not come back, with the reason; `nodes` by client."""
         for flight in list(self._flights.values()):
-            start = online.get(flight.node)
-            if start is not None and start != flight.start:
+            node = nodes[flight.task.client]
+            if (node.node, node.hello.life) != (flight.node, flight.life):
                 yield flight, "restarted"
             elif now > flight.deadline + _GRACE:
                 yield flight, "expired"

@@ -91,16 +91,22 @@ class GridThreads:
 
     def _send(self) -> None:
         while requests := self._outbox.get(until=float("inf")):
-            try:
-                ids = list(self.grid.push_messages([request.message for request in requests]))
-            except Exception as error:
-                _log.warning("%d messages could not be sent: %s", len(requests), error)
-                ids = []
+            ids = self._push([request.message for request in requests])
             for request, message_id in zip(requests, [*ids, *[""] * (len(requests) - len(ids))], strict=True):
                 if message_id:
                     self.clock.spawn(partial(self._pull, request, message_id))
                 else:
                     self._fail(request, Failed("unsent", "the SuperLink did not take the message"))
+
+    def _push(self, messages: Sequence[Message]) -> list[str]:
+        """The ids of messages that were sent; none where the SuperLink takes no message."""
+        for _ in range(_TRIES):
+            try:
+                return list(self.grid.push_messages(messages))
+            except Exception as error:
+                _log.warning("%d messages could not be sent: %s", len(messages), error)
+            self.clock.sleep(_PAUSE)
+        return []
 
     def _pull(self, request: Request, message_id: str) -> None:
         failures = 0

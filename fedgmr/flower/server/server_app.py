@@ -56,6 +56,9 @@ def main(grid: Grid, context: Context) -> None:
         where = directory
         _log.info("No report: the package %s is not installed.", missing.name)
     _log.info("Final accuracy %.2f %%. Report: %s", 100 * result.final_accuracy, where)
+    if problem := result.summary.get("problem"):  # Flower is to call it failed, too
+        print(f"fedgmr: {problem}", file=sys.stderr, flush=True)
+        raise ValueError(problem)
 
 
 def run(grid: Grid, run_id: int, config: Mapping[str, Any], clock: Clock) -> tuple[Path, Result]:
