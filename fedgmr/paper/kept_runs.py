@@ -20,7 +20,7 @@ from fedgmr.paper.numbers import ACCURACY_TABLES, Paper
 from fedgmr.paper.protocols import PROTOCOLS
 from fedgmr.paper.tables import Cell, Measure
 from fedgmr.recipe import Recipe
-from fedgmr.reporting.records import Run, read_run
+from fedgmr.reporting.records import Run, read_run, validated
 from fedgmr.settings.schema import plain
 from fedgmr.tasks.partition import Dirichlet, Partition
 
@@ -158,18 +158,9 @@ class ResultRow:
 
     def validation(self, seeds: Container[int]) -> float | None:
         """Mean accuracy of these seeds' models on held-out samples, in percent; None where a run has none."""
-        found = [_validated(entry.run.summary) for entry in self.runs if entry.seed in seeds]
+        found = [validated(entry.run.summary) for entry in self.runs if entry.seed in seeds]
         known = [100 * float(value) for value in found if value is not None]
         return statistics.fmean(known) if known and len(known) == len(found) else None
-
-
-def _validated(summary: Mapping[str, Any]) -> float | None:
-    """Of the best view over the last ten evaluations; in runs without views, of the final model."""
-    if summary.get("decides_on_test"):
-        return None
-    best = summary.get("views", {}).get(summary.get("best_view"), {})
-    found: float | None = best.get("validation")
-    return summary.get("validation_accuracy") if found is None else found
 
 
 def _dealt(partition: Partition) -> str:

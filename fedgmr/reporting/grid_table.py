@@ -10,21 +10,40 @@ from typing import Any
 
 from fedgmr.files import SUMMARY, read_json
 from fedgmr.reporting.quantities import align_table, format_seconds
+from fedgmr.reporting.records import validated
 
 
 def grid_table(names: Sequence[str], runs: Iterable[tuple[Sequence[str], Path]]) -> str:
     """Write the final accuracies as an aligned table, with notes that a reader must know.
 
+    The combination with the best validation of its method is marked: settings are chosen by it, not by the test set.
+
     Args:
-        names: the columns that tell the runs apart: the keys of the grid and the method.
+        names: the columns that tell the runs apart: the keys of the grid, and last the method.
         runs: each run by its words in these columns, with its directory; seeds have the same words.
     """
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for words, directory in runs:
         groups.setdefault(tuple(words), []).append(read_json(directory / SUMMARY))
-    rows = [[*words, *_cells(group)] for words, group in groups.items()]
-    lines = align_table([[*names, "runs", "accuracy (%)", "at"], *rows], words=len(names))
+    scores = {words: _validation(group) for words, group in groups.items()}
+    best: dict[str, float] = {}  # by method
+    for words, score in scores.items():
+        if score is not None:
+            best[words[-1]] = max(score, best.get(words[-1], score))
+    rows = []
+    for words, group in groups.items():
+        score = scores[words]
+        mark = " best" if len(names) > 1 and score is not None and score == best[words[-1]] else ""
+        rows.append([*words, *_cells(group), "-" if score is None else f"{score:.2f}{mark}"])
+    lines = align_table([[*names, "runs", "accuracy (%)", "at", "validation (%)"], *rows], words=len(names))
     return "\n".join([*lines, *_notes([entry for group in groups.values() for entry in group])])
+
+
+def _validation(group: Sequence[Mapping[str, Any]]) -> float | None:
+    """Mean accuracy on held-out samples, in percent, of the models that the runs hand out; None where one has none."""
+    found = [validated(entry) for entry in group if entry.get("status") == "finished"]
+    known = [100 * value for value in found if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(group) else None
 
 
 def _cells(group: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -167,6 +167,18 @@ class Run:
         return int(reached[0]) if reached.size else None
 
 
+def validated(summary: Mapping[str, Any]) -> float | None:
+    """A run's accuracy on held-out samples, for choosing settings; None where it decides on the test set or has none.
+
+    Of the best view over the last ten evaluations; in runs without views, of the final model.
+    """
+    if summary.get("decides_on_test"):
+        return None
+    best = summary.get("views", {}).get(summary.get("best_view"), {})
+    found: float | None = best.get("validation")
+    return summary.get("validation_accuracy") if found is None else found
+
+
 def read_run(path: str | Path) -> Run:
     """Read a directory with at least `recipe.yaml` and `metrics.jsonl`, whose last line may be half-written.
 

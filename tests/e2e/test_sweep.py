@@ -76,7 +76,7 @@ def test_what_it_prints_and_its_exit_code(sweep: Command) -> None:
     first, header, rule, *rows, note = ended.out.splitlines()
     assert first.startswith("4 runs: 4 to start. About ")
     assert first.endswith(" s, after a short trial. Store: store")
-    assert header.split() == ["seconds", "method", "runs", "accuracy", "(%)", "at"]
+    assert header.split() == ["seconds", "method", "runs", "accuracy", "(%)", "at", "validation", "(%)"]
     assert set(rule) == {"-"}
     assert note == "note: short runs (4 of 4), not for conclusions"
     assert [row.split()[:3] for row in rows] == [["60", "FedAvg", "2"], ["80", "FedAvg", "2"]]

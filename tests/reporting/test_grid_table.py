@@ -19,19 +19,31 @@ def _run(folder: Path, rate: str, method: str, **summary: Any) -> tuple[list[str
 
 def test_means_spreads_and_what_is_missing(tmp_path: Path) -> None:
     runs = [
-        _run(tmp_path / "a", "0.1", "FedGMR", final_accuracy=0.8),
-        _run(tmp_path / "b", "0.1", "FedGMR", final_accuracy=0.9),
+        _run(tmp_path / "a", "0.1", "FedGMR", final_accuracy=0.8, validation_accuracy=0.7),
+        _run(tmp_path / "b", "0.1", "FedGMR", final_accuracy=0.9, validation_accuracy=0.8),
         _run(tmp_path / "c", "0.1", "FedAvg", final_accuracy=0.5, seconds=1200.0),
         _run(tmp_path / "d", "0.1", "FedAvg", final_accuracy=0.1, status="diverged"),
         _run(tmp_path / "e", "0.25", "FedGMR"),
     ]
     assert grid_table(COLUMNS, runs).splitlines() == [
-        "training.learning_rate  method           runs  accuracy (%)       at",
-        "--------------------------------------------------------------------",
-        "0.1                     FedGMR              2  85.00 ± 7.07    600 s",
-        "0.1                     FedAvg  1, 1 diverged     50.00 ± -  1,200 s",
-        "0.25                    FedGMR   1 unfinished             -        -",
+        "training.learning_rate  method           runs  accuracy (%)       at  validation (%)",
+        "------------------------------------------------------------------------------------",
+        "0.1                     FedGMR              2  85.00 ± 7.07    600 s      75.00 best",
+        "0.1                     FedAvg  1, 1 diverged     50.00 ± -  1,200 s               -",
+        "0.25                    FedGMR   1 unfinished             -        -               -",
     ]
+
+
+def test_the_best_of_a_method_is_by_validation_of_what_it_hands_out(tmp_path: Path) -> None:
+    views = {"merged": {"validation": 0.5}, "padded": {"validation": 0.9}}
+    runs = [
+        _run(tmp_path / "a", "0.1", "HeteroFL", final_accuracy=0.4, views=views, best_view="padded"),
+        _run(tmp_path / "b", "0.2", "HeteroFL", final_accuracy=0.8, validation_accuracy=0.8, best_view="merged"),
+        _run(tmp_path / "c", "0.1", "FedAvg", final_accuracy=0.6, validation_accuracy=0.5),
+        _run(tmp_path / "d", "0.2", "FedAvg", final_accuracy=0.9, validation_accuracy=0.9, decides_on_test=True),
+    ]
+    ends = [line.split()[-2:] for line in grid_table(COLUMNS, runs).splitlines()[2:]]
+    assert ends == [["90.00", "best"], ["s", "80.00"], ["50.00", "best"], ["s", "-"]]
 
 
 def test_short_runs_and_stand_ins_are_named(tmp_path: Path) -> None:
