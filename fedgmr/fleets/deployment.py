@@ -25,10 +25,10 @@ class DeploymentSettings:
             "help": "seconds after which a merge that waits for clients goes on without one; none: those of its task",
         },
     )
-    identity: Literal["claimed", "node"] = field(
-        default="claimed",
+    identity: Literal["node", "claimed"] = field(
+        default="node",
         metadata={
-            "help": "how a node that returns under a new node id is known: by the client id or partition it claims, "
-            "or not at all (for fleets with SuperNode authentication, which keeps node ids)"
+            "help": "how a node is known: by its node id, which belongs to its key where SuperNodes authenticate "
+            "themselves; or, for nodes that return under a new id, by the client id or partition that they claim"
         },
     )

@@ -140,7 +140,8 @@ def deploy(
     tls: bool = False,
 ) -> Ended:
     """Run the quickstart on a local fleet for so many ticks, of ten seconds, however slow the machine is."""
-    settings = [f"method.coordination.period={PERIOD}", *(["deployment.identity=node"] if tls else []), *words]
+    identity = "node" if tls else "claimed"
+    settings = [f"method.coordination.period={PERIOD}", f"deployment.identity={identity}", *words]
     recipe = pace_for_trial(load_recipe("quickstart", settings), [], clients=clients, start=0.0)
     recipe = replace(recipe, seconds=ticks * PERIOD + 1.0)
     observer, notes = Observer(run=folder / "run", acts=dict(acts or {}), ticks={}), []

@@ -143,7 +143,7 @@ def test_a_node_that_goes_is_let_go_and_taken_back(tmp_path: Path) -> None:
 
 def test_a_new_node_id_is_known_by_its_client_id(tmp_path: Path) -> None:
     nodes = partitions(3, tmp_path)
-    run = Deployed(nodes, tmp_path)
+    run = Deployed(nodes, tmp_path, sections={"deployment": {"identity": "claimed"}})
 
     def replace(tick: int) -> None:
         if tick == 3:
@@ -155,6 +155,23 @@ def test_a_new_node_id_is_known_by_its_client_id(tmp_path: Path) -> None:
     assert run.fleet.roster.nodes[1].node == 5
     assert run.server.updates[1] >= 5
     assert run.server.staleness[1] is not None
+
+
+def test_nobody_gets_the_number_of_a_key_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Node 5 has stolen the files of client 1, its client id and partition, and comes while node 999 is away."""
+    nodes = partitions(3, tmp_path)
+    run = Deployed(nodes, tmp_path)
+
+    def steal(tick: int) -> None:
+        nodes[999].online = not 3 <= tick < 6
+        if tick == 4:
+            nodes[5] = Node(node_id=5, config=nodes[999].config)
+
+    run.drive(9, steal)
+    assert {client: known.node for client, known in run.fleet.roster.nodes.items()} == {0: 1000, 1: 999, 2: 998}
+    assert not any(event["event"] == "joined" and event["node"] == "5" for event in journal(tmp_path))
+    assert run.server.updates[1] == 9 - 3 - 1, "all ticks but three, and the task that it had when it left"
+    assert "Node 5 waits: every client number is taken" in caplog.text
 
 
 def test_a_late_node_joins_at_any_tick(tmp_path: Path) -> None:

@@ -57,6 +57,14 @@ def test_another_client_id_with_the_same_partition_is_another_client() -> None:
     assert roster.admit(9, "a", Hello(client_id="y", partition=1), patient=True) == 0
 
 
+def test_a_partition_alone_is_no_claim_to_a_client_that_has_an_id() -> None:
+    roster = make_roster(n9="a")
+    roster.admit(1, "a", Hello(client_id="x", partition=0))
+    assert roster.admit(9, "a", Hello(partition=0), patient=True) == 1, "the next free number, not that of node 1"
+    roster.online = {7: "a"}
+    assert roster.admit(7, "a", Hello(client_id="x", partition=0)) == 0
+
+
 def test_a_partition_alone_is_a_claim_too() -> None:
     roster = make_roster(n9="a")
     roster.admit(1, "a", Hello(partition=1))

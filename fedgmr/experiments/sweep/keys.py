@@ -26,6 +26,7 @@ _WITHOUT_EFFECT = (
     "about",
     "device",
     "checkpoint",
+    "deployment",
     "evaluation.views",
     "evaluation.padded_every",
     "evaluation.levels_every",

@@ -98,6 +98,11 @@ class FlowerFleet:
 
         Nodes that are online and say no hello are waited for as long as a first task may take.
         """
+        if self.roster.claims:
+            _log.warning(
+                "Nodes are known by what they claim (deployment.identity): one that knows or guesses the id or "
+                "partition of an absent client takes its place. Use SuperNode authentication and identity: node."
+            )
         if not self._resumed:
             self.journal.cut_back(0)  # of a run that came to no checkpoint
         self.threads.start()

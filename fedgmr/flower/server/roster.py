@@ -1,9 +1,10 @@
 """The roster: nodes of the grid come, go and return; clients of the run keep their number.
 
 A run has as many clients as its recipe's fleet. A node that joins gets the number it prefers (its partition) or the
-next one that is free, and keeps it. It is known again by its node id, which SuperNode authentication makes stable; if
-that is new and claims are believed, by the client id it keeps in a directory of its own, else by its partition. A
-claim never pushes out a node that is online.
+next one that is free, and keeps it. It is known again by its node id, which belongs to its key where SuperNodes
+authenticate themselves: a key has one number for the whole run, and nobody else gets it. If the id is new and claims
+are believed, it is known by the client id that it keeps in a directory of its own; only a client without one is known
+by its partition. A claim never pushes out a node that is online.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ class Roster:
     """The clients of a run and the nodes behind them."""
 
     clients: int
-    claims: bool = True  # whether a new node may take up an absent client's number
+    claims: bool = False  # whether a new node may take up an absent client's number
     nodes: dict[int, KnownNode] = field(default_factory=dict)  # by client
     online: dict[int, str] = field(default_factory=dict)  # by node: when it was last started
 
@@ -79,7 +80,7 @@ class Roster:
 
     def _claimed(self, hello: Hello) -> int | None:
         for client, known in self.nodes.items():
-            if hello.client_id and known.hello.client_id:
+            if hello.client_id or known.hello.client_id:
                 same = hello.client_id == known.hello.client_id
             else:
                 same = hello.partition == known.hello.partition >= 0

@@ -75,8 +75,20 @@ def test_a_new_option_with_its_default_changes_no_key() -> None:
 
 def test_what_does_not_change_the_result_is_not_in_it() -> None:
     key = recipe_key(small())
-    without = ("name=other", "about=words", "device=cpu", "device=cuda", "checkpoint.every=7")
-    without += ("evaluation.views=merged", "evaluation.padded_every=3", "evaluation.levels_every=2")
+    without = (
+        "name=other",
+        "about=words",
+        "device=cpu",
+        "device=cuda",
+        "checkpoint.every=7",
+        "deployment.identity=claimed",
+    )
+    without += (
+        "evaluation.views=merged",
+        "evaluation.padded_every=3",
+        "evaluation.levels_every=2",
+        "deployment.patience=2",
+    )
     for words in (*without, "execution.executor=sequential", "execution.slots=3", "execution.sparse=0.5"):
         assert recipe_key(small("fedgmr", words)) == key, words
         assert not changes_results(words.partition("=")[0]), words
