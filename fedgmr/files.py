@@ -3,6 +3,7 @@
 Imports nothing of the package, so every other part may use it. docs/run-directory.md says what the files hold.
 """
 
+import hashlib
 import json
 import os
 import threading
@@ -17,6 +18,7 @@ MODEL = "model.safetensors"
 VIEWS = "views.safetensors"
 CHECKPOINTS = "checkpoints"
 UPDATES = "updates.jsonl"
+DIGEST_BYTES = 16
 _TAIL = 1 << 16  # bytes at the end of a file in which its last row is looked for
 
 
@@ -46,10 +48,19 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty where there is no such file, ValueError where it holds something else."""
     if not path.is_file():
         return {}
-    data = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # not JSON, not text, a number too long, or nested too deep
+        raise ValueError(f"{path} is not valid JSON ({error}): restore it or remove it.") from error
     if not isinstance(data, dict):
-        raise ValueError(f"{path} holds no JSON object.")
+        raise ValueError(f"{path} holds no JSON object: restore it or remove it.")
     return data
+
+
+def digest(value: Any) -> str:
+    """Return a checksum of JSON-ready data; the order of its keys does not matter."""
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def last_row(path: Path, **fields: object) -> dict[str, Any] | None:
@@ -66,8 +77,8 @@ def last_row(path: Path, **fields: object) -> dict[str, Any] | None:
     for line in reversed(lines):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if all(row.get(key) == value for key, value in fields.items()):
-            return dict(row)
+        if isinstance(row, dict) and all(row.get(key) == value for key, value in fields.items()):
+            return row
     return None

@@ -1,22 +1,27 @@
-"""Rewrite kept runs for this release: their recipes to its schema version, their directories' names to the new keys.
+"""Rewrite kept runs for this release: recipes to its schema version, directories' names to the new keys, digests.
 
 `python tools/rewrite_results.py [DIR ...]` changes every run below the directories (`results` by default) that an
-earlier release wrote, and prints one line for each. Metrics and summaries stay as they are. A run that is up to date is
-left alone, and an interrupted rewrite is finished by the same command: each recipe is replaced whole, then its
+earlier release wrote, and prints one line for each. Metrics stay as they are, and a summary gets the digests that bind
+recipe and rows to it; where they are there and do not match, the run is refused. A run that is up to date is left
+alone, and an interrupted rewrite is finished by the same command: summary and recipe are replaced whole, then the
 directory is renamed. A directory whose name does not end in a key keeps its name.
 """
 
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedgmr.experiments.rundir import write_summary
+from fedgmr.experiments.seal import digest_recipe
 from fedgmr.experiments.sweep.keys import recipe_key
 from fedgmr.experiments.sweep.plan import run_name
-from fedgmr.files import RECIPE, write_atomic
+from fedgmr.files import METRICS, RECIPE, SUMMARY, read_json, write_atomic
 from fedgmr.recipe import SCHEMA_VERSION, recipe_from
+from fedgmr.reporting.recorder import digest_rows, read_rows
+from fedgmr.reporting.records import digest_summary, read_run
 from fedgmr.settings.text import dump, read_mapping
 
 # Built-in tasks whose models have no batch norm, so nothing about it matters.
@@ -44,12 +49,33 @@ def rewrite_runs(store: Path) -> Iterator[str]:
             target = directory.with_name(run_name(recipe, recipe_key(recipe)))
         if target != directory and target.exists():
             raise ValueError(f"{directory} cannot be renamed because {target} is there: remove one of them.")
+        summary = sealed_summary(directory, before, data)
+        changed = summary != read_json(directory / SUMMARY)
+        if changed:
+            write_summary(directory, summary)
         if data != before:
             write_atomic(path, dump(data))
         if target != directory:
             directory.rename(target)
-        if data != before or target != directory:
+        if changed or data != before or target != directory:
             yield f"{directory} -> {target.name}"
+
+
+def sealed_summary(directory: Path, before: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of a run with digests of its rows and of `data`, its recipe from now on; empty if it has none.
+
+    Raises:
+        ValueError: the summary has digests, and they are not those of the rows and of the recipe `before`.
+    """
+    summary = dict(read_run(directory).summary) if (directory / SUMMARY).is_file() else {}
+    if not summary:
+        return {}
+    after = digest_recipe(data)
+    if summary.get("recipe_digest") not in (None, digest_recipe(before), after):  # after: a rewrite was interrupted
+        raise ValueError(f"{directory / RECIPE} is not the recipe that {SUMMARY} was written for: restore it.")
+    rows = read_rows(directory / METRICS)
+    summary |= {"recipe_digest": after, "rows": len(rows), "rows_digest": digest_rows(rows)}
+    return summary | {"digest": digest_summary(summary)}
 
 
 def upgrade(data: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The verbs of one run: run, resume, export; and the last line of a run, with its report."""
+"""The verbs of one run: run, resume, export, verify; and the last line of a run, with its report."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -9,10 +9,12 @@ from fedgmr.cli.arguments import RecipeWords
 from fedgmr.experiments.checkpoint import save_model
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
+from fedgmr.experiments.seal import verify_run
 from fedgmr.experiments.views import Views
-from fedgmr.files import VIEWS
+from fedgmr.files import RECIPE, VIEWS
 from fedgmr.reporting.display import Display
 from fedgmr.reporting.report import write_report
+from fedgmr.settings.refusals import SettingError
 
 
 def add_verbs(verbs: Any) -> None:
@@ -34,6 +36,15 @@ def add_verbs(verbs: Any) -> None:
     export.add_argument("view", metavar="VIEW", nargs="?", help="merged, padded, 'level 0.05', ...; none: list them")
     export.add_argument("--output", metavar="FILE", help="default: VIEW.safetensors in the run directory")
     export.set_defaults(call=_export)
+
+    verify = verbs.add_parser(
+        "verify",
+        help="check that the files of runs belong together",
+        description="Check recipe, rows, checkpoints and summary of every run below the directories; exit code 2 where "
+        "something was changed, cut or mixed up.",
+    )
+    verify.add_argument("runs", metavar="RUN", nargs="+", help="a run directory, or a directory with runs below it")
+    verify.set_defaults(call=_verify)
 
 
 def _run(given: argparse.Namespace) -> None:
@@ -64,6 +75,21 @@ def _export(given: argparse.Namespace) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     save_model(output, state)
     print(f"Model: {output}")
+
+
+def _verify(given: argparse.Namespace) -> int:
+    found = sorted({path.parent for place in given.runs for path in Path(place).rglob(RECIPE)})
+    if not found:
+        raise SettingError(f"There are no runs below {', '.join(given.runs)}: give run directories.")
+    wrong = 0
+    for directory in found:
+        try:
+            print(f"{directory}: {verify_run(directory)}")
+        except (ValueError, OSError) as error:
+            wrong += 1
+            print(f"{directory}: does not hold together: {' '.join(str(error).split())}")
+    print(f"{len(found)} run{'' if len(found) == 1 else 's'}, {wrong or 'none'} that cannot be trusted.")
+    return 2 if wrong else 0
 
 
 def finish_run(directory: Path, summary: Mapping[str, Any]) -> None:

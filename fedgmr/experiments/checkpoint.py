@@ -1,14 +1,15 @@
 """Checkpoints: the whole state of a run in one safetensors file, and back, bit for bit.
 
 A checkpoint holds the server's state (its model, buffer, level maps and tasks in flight), the fleet's queue, what its
-clients remember from task to task, and how many rows have been recorded. It holds no generators: every draw is named by
-(seed, purpose, client, tick). A resume takes the newest file and passes over a damaged one.
+clients remember from task to task, how many rows have been recorded, and what binds it to its run (`seal.py`). It holds
+no generators: every draw is named by (seed, purpose, client, tick). A resume takes the newest file and passes over a
+damaged one.
 """
 
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,46 +25,61 @@ from fedgmr.server.state import restore_state, save_state
 
 SCHEMA_VERSION = 1
 _MEMORY = "memory."  # and the number of a client
+_UNSEALED: Mapping[str, Any] = {}
 
 
-def save_checkpoint(run: Path, server: Server, fleet: Fleet, *, recorded: int, keep: int) -> None:
-    """Write the checkpoint of this tick and drop all but the `keep` newest."""
+def save_checkpoint(
+    run: Path, server: Server, fleet: Fleet, *, recorded: int, keep: int, seal: Mapping[str, Any] = _UNSEALED
+) -> None:
+    """Write the checkpoint of this tick and drop all but the `keep` newest; `seal` says what run it belongs to."""
     folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
     tensors, state = save_state(server)
     tensors = _copied(tensors | {f"{_MEMORY}{client}": memory for client, memory in fleet.memories.items()})
-    whole = {"schema_version": SCHEMA_VERSION, "server": state, "fleet": fleet.state(), "recorded": recorded}
+    whole = {"schema_version": SCHEMA_VERSION, "server": state, "fleet": fleet.state(), "recorded": recorded, **seal}
     # One entry, because the library writes several in any order, and equal runs leave equal files.
     metadata = {"state": json.dumps({**whole, "digest": _digest(tensors, whole)})}
     path = folder / f"tick-{server.tick:09d}.safetensors"
     write_atomic(path, lambda draft: save_file(tensors, draft, metadata))
     drafts = folder.glob(".*.tmp")  # of processes that were killed while they wrote
-    for old in (*_newest_first(run)[keep:], *drafts):
+    for old in (*checkpoints_of(run)[keep:], *drafts):
         old.unlink()
 
 
-def load_checkpoint(run: Path, server: Server, fleet: Fleet) -> int | None:
+def load_checkpoint(
+    run: Path, server: Server, fleet: Fleet, check: Callable[[Path, Mapping[str, Any]], None] = lambda *_: None
+) -> int | None:
     """Take up the newest valid checkpoint; returns the number of records at its time, None if there is none.
 
+    `check` is called with the file and its state, and refuses one that does not belong to the run.
+
     Raises:
-        ValueError: there are checkpoints, and none of them is valid.
+        ValueError: there are checkpoints, and none of them is valid; or the newest valid one belongs to another run.
     """
-    files = _newest_first(run)
+    files = checkpoints_of(run)
     for path in files:
         try:
-            tensors, state = _read(path)
+            tensors, state = read_checkpoint(path)
         except (OSError, ValueError) as error:
             warnings.warn(f"{error} Falling back to the checkpoint before it.", stacklevel=2)
             continue
-        memories = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_MEMORY)}
-        restore_state(server, tensors, state["server"])
-        for name, memory in memories.items():
-            fleet.memories[int(name.removeprefix(_MEMORY))] = memory.to(server.model.device)
-        fleet.restore(state["fleet"], server.dispatched, tick=server.tick)
-        return int(state["recorded"])
+        check(path, state)
+        try:
+            return _restore(server, fleet, tensors, state)
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:  # files of earlier releases have no seal
+            raise ValueError(f"{path} does not fit the recipe of its run ({error}): restore one of them.") from error
     if files:
         raise ValueError(f"None of the {len(files)} checkpoints in {run / CHECKPOINTS} is valid: start the run again.")
     return None
+
+
+def _restore(server: Server, fleet: Fleet, tensors: dict[str, Tensor], state: Mapping[str, Any]) -> int:
+    memories = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_MEMORY)}
+    restore_state(server, tensors, state["server"])
+    for name, memory in memories.items():
+        fleet.memories[int(name.removeprefix(_MEMORY))] = memory.to(server.model.device)
+    fleet.restore(state["fleet"], server.dispatched, tick=server.tick)
+    return int(state["recorded"])
 
 
 def save_model(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -72,7 +88,8 @@ def save_model(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_atomic(path, lambda draft: save_file(copied, draft, {"format": "pt"}))
 
 
-def _newest_first(run: Path) -> list[Path]:
+def checkpoints_of(run: Path) -> list[Path]:
+    """The checkpoints of a run, the newest first."""
     return sorted((run / CHECKPOINTS).glob("tick-*.safetensors"), reverse=True)
 
 
@@ -81,7 +98,7 @@ def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and state of a checkpoint; ValueError naming the file where it is damaged."""
     try:
         with safe_open(path, "pt") as file:
@@ -89,11 +106,13 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
         if state.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {state['schema_version']}, not {SCHEMA_VERSION}")
+        if not isinstance(state["recorded"], int) or state["recorded"] < 0:
+            raise ValueError("the number of records is none")
         digest = state.pop("digest", None)
         if digest not in (None, _digest(tensors, state)):  # files of earlier releases have none
             raise ValueError("the digest does not match")
         return tensors, state
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"The file {path} is damaged ({error}): restore it or remove it.") from error
 
 

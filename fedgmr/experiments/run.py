@@ -5,7 +5,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from fedgmr.experiments.allocation import reused_memory
 from fedgmr.experiments.assembly import Assembly, assemble, make_task, resolve
 from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint, save_model
 from fedgmr.experiments.rundir import create_run, locked, open_run, provenance, write_summary
+from fedgmr.experiments.seal import check_checkpoint, checkpoint_seal, recipe_digest, warn_of_threads
 from fedgmr.experiments.views import MERGED, Views, best_view, compared, view_of, views_due
 from fedgmr.federation import federate
 from fedgmr.files import MODEL, VIEWS
@@ -59,13 +60,14 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write a run directory: recipe, metrics, summary, final models. Returns it."""
         directory = Path(path)
-        create_run(directory, self.recipe)
-        recorder = Recorder(directory)
-        for row in self.history:
-            recorder.record(dict(row))
-        recorder.close()
-        _save_models(directory, self)
-        write_summary(directory, self.summary)
+        with locked(directory):
+            create_run(directory, self.recipe)
+            recorder = Recorder(directory)
+            for row in self.history:
+                recorder.record(dict(row))
+            recorder.close()
+            _save_models(directory, self)
+            write_summary(directory, self.summary | {"recipe_digest": recipe_digest(directory)})
         return directory
 
 
@@ -136,15 +138,21 @@ def run_assembly(
     """
     if resume:
         assert directory is not None
-        recorded = load_checkpoint(directory, assembly.server, assembly.fleet)
+        recorded = load_checkpoint(directory, assembly.server, assembly.fleet, _taken_up)
         recorder = Recorder(directory)
         recorder.cut_back(recorded or 0)
         return _Execution(assembly, recorder, directory, watcher).finish(resumed=recorded is not None)
     if directory is None:
         return _Execution(assembly, Recorder(), None, watcher).finish(resumed=False)
-    create_run(directory, assembly.recipe)
     with locked(directory):
+        create_run(directory, assembly.recipe)
         return _Execution(assembly, Recorder(directory), directory, watcher).finish(resumed=False)
+
+
+def _taken_up(file: Path, state: Mapping[str, Any]) -> None:
+    """Check a checkpoint before a run goes on from it."""
+    check_checkpoint(file, state)
+    warn_of_threads(file.parents[1], state)
 
 
 def _save_models(directory: Path, result: Result) -> None:
@@ -160,6 +168,7 @@ class _Execution:
         self, assembly: Assembly[Any], recorder: Recorder, directory: Path | None, watcher: Watcher | None
     ) -> None:
         self.assembly, self.recorder, self.directory, self.watcher = assembly, recorder, directory, watcher
+        self.recipe_digest = None if directory is None else recipe_digest(directory)  # of the file, as it begins
         last = recorder.rows[-1] if recorder.rows else {"wall": 0.0, "seconds": 0.0}
         # A resumed run's wall time and evaluation grid go on where they were cut.
         self.began = time.perf_counter() - last["wall"]
@@ -242,7 +251,12 @@ class _Execution:
             self._complete()
             self.recorder.sync()
             save_checkpoint(
-                self.directory, server, fleet, recorded=len(self.recorder.rows), keep=recipe.checkpoint.keep
+                self.directory,
+                server,
+                fleet,
+                recorded=len(self.recorder.rows),
+                keep=recipe.checkpoint.keep,
+                seal=checkpoint_seal(self.recipe_digest, self.recorder),
             )
             self.saved = time.perf_counter()
         if self.watcher is not None:
@@ -342,6 +356,9 @@ class _Execution:
             "best_view": None if on_test else best,
             "views": views,
             "refused": dict(self.assembly.fleet.refused),
+            "recipe_digest": self.recipe_digest,
+            "rows": len(rows),
+            "rows_digest": self.recorder.digest,
             "wall_seconds": round(time.perf_counter() - self.began, 3),
             **provenance(recipe.device),
         }

@@ -4,6 +4,7 @@ It holds recipe.yaml (resolved), metrics.jsonl, checkpoints/, summary.json, mode
 whoever finds it can understand and repeat the run.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -22,6 +23,7 @@ import torch
 
 from fedgmr.files import RECIPE, SUMMARY, read_json, write_atomic
 from fedgmr.recipe import Recipe, recipe_from
+from fedgmr.reporting.records import digest_summary
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
 from fedgmr.settings.text import dump, read_mapping
@@ -32,25 +34,39 @@ COMMIT_VARIABLE = "FEDGMR_COMMIT"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the directory's lock; SettingError where another process has it. It ends with the process."""
-    with (directory / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise SettingError(
-                f"The run directory {directory} is in use by another process: wait for it or give another output."
-            ) from None
+    """Hold the directory's lock and make the directory for it; SettingError where another process has it.
+
+    The lock ends with the process. It comes before any check, so of two new runs in one directory only one begins.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise SettingError(f"output is {str(directory)!r}, which is a file: give a directory.")
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / ".lock"
+    try:  # never through a link, and what is there stays as it is
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise SettingError(f"{path} is a link: remove it, the lock is a file of the run directory.") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise SettingError(
+            f"The run directory {directory} is in use by another process: wait for it or give another output."
+        ) from None
+    try:
         yield
+    finally:
+        os.close(file)
 
 
 def create_run(directory: Path, recipe: Recipe) -> None:
-    """Make a new run directory with its resolved recipe; never touches one that holds a run."""
+    """Make a new run directory with its resolved recipe; never touches one that holds a run. The caller locks it."""
     if (directory / RECIPE).exists():
         raise SettingError(
             f"output is {str(directory)!r}, which holds a run already: resume it or give another directory."
         )
-    if directory.exists() and not directory.is_dir():
-        raise SettingError(f"output is {str(directory)!r}, which is a file: give a directory.")
     directory.mkdir(parents=True, exist_ok=True)
     write_atomic(directory / RECIPE, dump(plain(recipe)))
 
@@ -71,8 +87,9 @@ def open_run(directory: Path) -> Recipe:
 
 
 def write_summary(directory: Path, summary: dict[str, Any]) -> None:
-    """Write summary.json."""
-    write_atomic(directory / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    """Write summary.json, with a digest of all that it says."""
+    whole = {**summary, "digest": digest_summary(summary)}
+    write_atomic(directory / SUMMARY, json.dumps(whole, indent=2) + "\n")
 
 
 def provenance(device: str) -> dict[str, Any]:

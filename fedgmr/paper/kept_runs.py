@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.experiments.rundir import read_recipe
+from fedgmr.experiments.seal import read_sealed_run
 from fedgmr.experiments.sweep.keys import changes_results
 from fedgmr.paper.accuracy import accuracy_at_t_star, best_views
 from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, own_partition, recipe_for
@@ -20,7 +21,7 @@ from fedgmr.paper.numbers import ACCURACY_TABLES, Paper
 from fedgmr.paper.protocols import PROTOCOLS
 from fedgmr.paper.tables import Cell, Measure
 from fedgmr.recipe import Recipe
-from fedgmr.reporting.records import Run, read_run, validated
+from fedgmr.reporting.records import Run, validated
 from fedgmr.settings.schema import plain
 from fedgmr.tasks.partition import Dirichlet, Partition
 
@@ -61,7 +62,7 @@ class KeptRun:
         if not matches:
             return None
         protocol, variant, differences = min(matches, key=lambda match: len(match[2]))
-        run = read_run(directory)
+        run = read_sealed_run(directory)
         return cls(
             run=run,
             protocol=protocol,

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgmr.files import SUMMARY, read_json
+from fedgmr.files import SUMMARY
 from fedgmr.reporting.quantities import align_table, format_seconds
-from fedgmr.reporting.records import validated
+from fedgmr.reporting.records import read_summary, validated
 
 
 def grid_table(names: Sequence[str], runs: Iterable[tuple[Sequence[str], Path]]) -> str:
@@ -24,7 +24,7 @@ def grid_table(names: Sequence[str], runs: Iterable[tuple[Sequence[str], Path]])
     """
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for words, directory in runs:
-        groups.setdefault(tuple(words), []).append(read_json(directory / SUMMARY))
+        groups.setdefault(tuple(words), []).append(read_summary(directory / SUMMARY))
     scores = {words: _validation(group) for words, group in groups.items()}
     best: dict[str, float] = {}  # by method
     for words, score in scores.items():

@@ -1,16 +1,20 @@
 """The recorder: one row per evaluation, in memory and appended to metrics.jsonl, flushed line by line.
 
 A row says where the run stood: time, tick, accuracy, and per client density, staleness and bytes. `cut_back` drops
-the rows that a checkpoint does not know of, so that a resumed run writes them again.
+the rows that a checkpoint does not know of, so that a resumed run writes them again. Checkpoints and summary carry the
+digest of the rows before them.
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from fedgmr.files import METRICS, write_atomic
+from fedgmr.files import DIGEST_BYTES, METRICS, write_atomic
+
+HOST_CLOCK = "wall"  # the one field in which two equal runs differ
 
 
 class History(Sequence[Mapping[str, Any]]):
@@ -41,6 +45,12 @@ class Recorder:
         self.rows: list[dict[str, Any]] = []
         self._path = None if directory is None else directory / METRICS
         self._file: IO[str] | None = None
+        self._digest = _RowsDigest()
+
+    @property
+    def digest(self) -> str:
+        """Checksum of all rows so far, without the host's clock."""
+        return self._digest.hex
 
     def cut_back(self, rows: int) -> None:
         """Keep only the first `rows` rows of a file already there."""
@@ -53,12 +63,16 @@ class Recorder:
             raise ValueError(
                 f"{self._path} has {len(lines)} rows, the checkpoint {rows}: the file was cut; start the run again."
             )
+        self.rows = read_rows(self._path, rows) if rows else []
         write_atomic(self._path, "".join(lines))
-        self.rows = [json.loads(line) for line in lines]
+        self._digest = _RowsDigest()
+        for row in self.rows:
+            self._digest.add(row)
 
     def record(self, row: dict[str, Any]) -> None:
         """Append one row."""
         self.rows.append(row)
+        self._digest.add(row)
         if self._path is not None:
             if self._file is None:
                 self._file = self._path.open("a")
@@ -75,3 +89,44 @@ class Recorder:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def read_rows(path: Path, first: int | None = None) -> list[dict[str, Any]]:
+    """The evaluations in `metrics.jsonl`, the first so many or all; a last line that is half-written does not count."""
+    # A killed run may end inside a multi-byte character, so undecodable bytes must not raise.
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines[:first], start=1):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"{path} line {number} is not valid JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{path} line {number} holds no JSON object: restore the file.")
+        rows.append(row)
+    return rows
+
+
+def digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Checksum of rows as `Recorder.digest` has it."""
+    whole = _RowsDigest()
+    for row in rows:
+        whole.add(row)
+    return whole.hex
+
+
+class _RowsDigest:
+    """Grows row by row, so that a long run does not read its rows again for every checkpoint."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        kept = {name: value for name, value in row.items() if name != HOST_CLOCK}
+        self._hash.update(f"{json.dumps(kept)}\n".encode())
+
+    @property
+    def hex(self) -> str:
+        return self._hash.hexdigest()

@@ -4,7 +4,6 @@ The files are `recipe.yaml`, `metrics.jsonl` (one JSON object per evaluation) an
 a run ends). Read `report` or `comparison` next.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgmr.files import METRICS, RECIPE, SUMMARY, read_json
+from fedgmr.files import METRICS, RECIPE, SUMMARY, digest, read_json
 from fedgmr.reporting.quantities import format_seconds
+from fedgmr.reporting.recorder import digest_rows, read_rows
 
 SCHEMA_VERSION = 1
 _INTEGER_COLUMNS = ("tick", "level", "updates", "bytes_down", "bytes_up", "bytes_server", "in_flight")
 _FLOAT_COLUMNS = ("seconds", "accuracy", "loss", "density", "staleness", "wall")
 _PER_CLIENT = ("density", "level", "staleness", "updates", "bytes_down", "bytes_up")
+_NUMBERS = ("seconds", "ticks", "final_accuracy", "final_loss", "validation_accuracy", "wall_seconds", "rows")
+_MAPPINGS = ("views", "versions", "refused")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -183,7 +185,8 @@ def read_run(path: str | Path) -> Run:
     """Read a directory with at least `recipe.yaml` and `metrics.jsonl`, whose last line may be half-written.
 
     Raises:
-        ValueError: `path` is not a run directory, or one of its files cannot be understood.
+        ValueError: `path` is not a run directory, one of its files cannot be understood, or the rows are not those that
+            the summary was written for. Runs of releases without digests are taken as they are.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -191,56 +194,76 @@ def read_run(path: str | Path) -> Run:
     missing = [name for name in (RECIPE, METRICS) if not (directory / name).is_file()]
     if missing:
         raise ValueError(f"{directory} is not a run directory: {' and '.join(missing)} missing")
+    rows, summary = read_rows(directory / METRICS), read_summary(directory / SUMMARY)
+    if not rows:
+        raise ValueError(f"{directory} is not a run directory yet: no complete evaluation in metrics.jsonl")
+    if "rows_digest" in summary and (len(rows), digest_rows(rows)) != (summary.get("rows"), summary["rows_digest"]):
+        raise ValueError(
+            f"{directory / METRICS} does not hold the {summary.get('rows')} rows that {SUMMARY} was written for: "
+            "restore it or run the recipe anew."
+        )
     return Run(
         path=directory,
-        recipe_text=(directory / RECIPE).read_text(encoding="utf-8"),
-        summary=_read_summary(directory / SUMMARY),
-        history=_read_history(directory / METRICS),
+        recipe_text=(directory / RECIPE).read_text(encoding="utf-8", errors="replace"),
+        summary=summary,
+        history=_columns(rows, directory / METRICS),
     )
 
 
-def _read_summary(path: Path) -> Mapping[str, Any]:
-    try:
-        summary = read_json(path)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}; without it the run reads as unfinished") from error
+def read_summary(path: Path) -> Mapping[str, Any]:
+    """The summary of a run; empty where it has none yet, ValueError where it was changed or cannot be understood."""
+    summary = read_json(path)
+    if not path.is_file():
+        return summary
     version = summary.get("schema_version")
-    if version != SCHEMA_VERSION and path.is_file():
+    if version != SCHEMA_VERSION:
         raise ValueError(f"{path} has schema_version {version}; this fedgmr reads version {SCHEMA_VERSION}")
+    if "digest" in summary and summary["digest"] != digest_summary(summary):
+        raise ValueError(f"{path} was changed after it was written, its digest does not match: restore it.")
+    wrong = [name for name in _NUMBERS if not _is_number(summary.get(name))]
+    wrong += [name for name in _MAPPINGS if not isinstance(summary.get(name, {}), dict)]
+    if not wrong:
+        wrong = [name for name, view in summary.get("views", {}).items() if not _is_view(view)]
+    if wrong:
+        raise ValueError(f"{path}: {wrong[0]!r} is not what it should be, a number or an object: restore the file.")
     return summary
 
 
-def _read_history(path: Path) -> Evaluations:
-    # A killed run may end inside a multi-byte character, so undecodable bytes must not raise.
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"{path} line {number} is not valid JSON: {error}") from error
-    if not rows:
-        raise ValueError(f"{path.parent} is not a run directory yet: no complete evaluation in metrics.jsonl")
-    names = dict.fromkeys(name for row in rows for name in row.get("views", {}))
+def digest_summary(summary: Mapping[str, Any]) -> str:
+    """Checksum of all that a summary says, for its field `digest`."""
+    return digest({name: value for name, value in summary.items() if name != "digest"})
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of a JSON file is null or a number that a float can hold."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < 1 << 1023
+    return value is None or isinstance(value, float)
+
+
+def _is_view(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_number(value.get(name)) for name in ("accuracy", "loss", "validation"))
+
+
+def _columns(rows: Sequence[Mapping[str, Any]], path: Path) -> Evaluations:
     try:
+        names = dict.fromkeys(name for row in rows for name in row.get("views", {}))
         views = {
             name: np.array([row.get("views", {}).get(name, {}).get("accuracy") for row in rows], dtype=np.float64)
             for name in names
         }
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{path}: the views of an evaluation are not numbers by name ({error})") from error
     return Evaluations(views=views, **{name: _column(rows, name, path) for name in _FLOAT_COLUMNS + _INTEGER_COLUMNS})
 
 
-def _column(rows: list[dict[str, Any]], name: str, path: Path) -> NDArray[Any]:
+def _column(rows: Sequence[Mapping[str, Any]], name: str, path: Path) -> NDArray[Any]:
     dtype = np.int64 if name in _INTEGER_COLUMNS else np.float64
     try:
         column = np.array([row[name] for row in rows], dtype=dtype)  # null becomes NaN in a float column
     except KeyError as error:
         raise ValueError(f"{path}: an evaluation has no {name!r}") from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{path}: column {name!r} is not a table of numbers ({error})") from error
     if column.ndim != (2 if name in _PER_CLIENT else 1):
         expected = "one number per client" if name in _PER_CLIENT else "one number"

@@ -5,6 +5,7 @@ which turns the data into dataclasses.
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,6 +18,8 @@ import yaml
 from fedgmr.settings.refusals import Place, SettingError, say_in_one_line, show_value
 
 _FLOW_WIDTH = 80
+_LONGEST = 1 << 20  # characters of a text; our own recipes have a few thousand
+_MOST_NODES = 100_000  # entries of a text whose aliases are written out: a few of them can stand for billions
 
 
 class _Loader(yaml.SafeLoader):
@@ -31,6 +34,24 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             seen.add(name)
         return node
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        sizes: dict[int, float] = {}
+        if node is not None and _written_out(node, sizes) > _MOST_NODES:
+            problem = f"with its aliases written out it has more than {_MOST_NODES:,} entries, give fewer"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return node
+
+
+def _written_out(node: yaml.Node, sizes: dict[int, float]) -> float:
+    """The number of entries below a node with its aliases written out; infinite where it contains itself."""
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf  # until it is known
+        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+        below = [part for entry in parts for part in (entry if isinstance(entry, tuple) else (entry,))]
+        sizes[id(node)] = 1 + sum(_written_out(part, sizes) for part in below)
+    return sizes[id(node)]
 
 
 class _Dumper(yaml.SafeDumper):
@@ -68,6 +89,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
         SettingError: the file cannot be read, has a syntax error or a key twice, or holds no mapping.
     """
     try:
+        if path.stat().st_size > 4 * _LONGEST:  # bytes, at most four for a character
+            raise SettingError(f"{path} has {path.stat().st_size:,} bytes: settings have at most {_LONGEST:,}.")
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
@@ -85,10 +108,16 @@ def _parse(text: str, source: str) -> Any:
                 raise SettingError(f"{source} has the key {show_value(name)} twice: keep one of them.")
         return dict(pairs)
 
-    with suppress(json.JSONDecodeError):  # PyYAML refuses tabs in JSON and tears its pairs of \u escapes apart
-        return json.loads(text, object_pairs_hook=refuse_twice)
+    if len(text) > _LONGEST:
+        raise SettingError(f"{source} has {len(text):,} characters: settings have at most {_LONGEST:,}.")
     try:
+        with suppress(json.JSONDecodeError):  # PyYAML refuses tabs in JSON and tears its pairs of \u escapes apart
+            return json.loads(text, object_pairs_hook=refuse_twice)
         return yaml.load(text, Loader=_Loader)
+    except SettingError:
+        raise
+    except RecursionError:
+        raise SettingError(f"{source} is nested too deep: settings have a few levels.") from None
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -39,6 +39,7 @@ def left_by(run: Path) -> tuple[Any, ...]:
     metrics = [{name: value for name, value in row.items() if name != "wall"} for row in rows]
     summary = json.loads((run / "summary.json").read_text())
     assert summary.pop("wall_seconds") >= 0
+    assert len(summary.pop("digest")) == 32  # of the clock and the words, too
     assert summary["versions"].pop("command").startswith(("fedgmr", "__main__.py"))
     assert summary["status"] == "finished"
     # One that died before it could remove the oldest may hold more than it should.

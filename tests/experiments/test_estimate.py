@@ -98,7 +98,12 @@ def test_a_recipe_that_cannot_be_run_leaves_the_others_known() -> None:
 
 def finished(store: Path, name: str, recipe: Recipe, *, wall: float, device: str = "CPU") -> None:
     create_run(store / name, recipe)
-    summary = {"status": "finished", "device": device, "seconds": recipe.seconds, "wall_seconds": wall}
+    numbers = ("seconds", "tick", "accuracy", "loss", "bytes_server", "in_flight", "wall")
+    lists = ("density", "level", "staleness", "updates", "bytes_down", "bytes_up")
+    row = dict.fromkeys(numbers, 0) | {name: [0] for name in lists}
+    (store / name / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    ended = {"schema_version": 1, "status": "finished", "device": device}
+    summary = {**ended, "seconds": recipe.seconds, "wall_seconds": wall}
     (store / name / "summary.json").write_text(json.dumps(summary))
 
 

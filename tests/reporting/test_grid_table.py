@@ -12,7 +12,14 @@ COLUMNS = ["training.learning_rate", "method"]
 def _run(folder: Path, rate: str, method: str, **summary: Any) -> tuple[list[str], Path]:
     folder.mkdir()
     if summary:
-        data = {"status": "finished", "seconds": 600.0, "short": False, "stand_in": None, **summary}
+        data = {
+            "schema_version": 1,
+            "status": "finished",
+            "seconds": 600.0,
+            "short": False,
+            "stand_in": None,
+            **summary,
+        }
         (folder / "summary.json").write_text(json.dumps(data))
     return [rate, method], folder
 

@@ -3,6 +3,7 @@
 import json
 import re
 import string
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,30 @@ def test_read_json(tmp_path: Path) -> None:
     assert read(tmp_path, '{"seed": 1}', "recipe.json") == {"seed": 1}
     assert read(tmp_path, '{"seed": 1}') == {"seed": 1}
     assert read(tmp_path, '{\n\t"name": "\\ud83d\\ude00"\n}') == {"name": "\N{GRINNING FACE}"}
+
+
+BOMB = "a: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"b{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 9)
+)  # 9^9 entries in 339 bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BOMB, "with its aliases written out it has more than 100,000 entries"),
+        ("a: &a [*a]", "with its aliases written out"),
+        ("a: " + "[" * 20_000, "is nested too deep"),
+        ("[" * 100_000, "is nested too deep"),
+        ("a: " + "b" * (1 << 20), "has 1,048,579 characters: settings have at most 1,048,576"),
+        ("a: " + "b" * (1 << 22), "has 4,194,307 bytes: settings have at most 1,048,576"),
+        ('{"a": ' + "9" * 5000 + "}", "Exceeds the limit"),
+    ],
+)
+def test_texts_that_would_take_long_are_refused_early(tmp_path: Path, text: str, said: str) -> None:
+    began = time.process_time()
+    with pytest.raises(SettingError, match=said):
+        read(tmp_path, text)
+    assert time.process_time() - began < 5  # the first took 24 s and 1.6 GB
 
 
 def test_merge_keys_may_repeat_a_key(tmp_path: Path) -> None:

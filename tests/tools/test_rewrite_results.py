@@ -1,6 +1,7 @@
 """Kept runs of an earlier release: rewritten once, whole, and found again by their new keys."""
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from experiments.sweep.runs import small as small_now
 
 from fedgmr.experiments.run import run_recipe
+from fedgmr.experiments.seal import verify_run
 from fedgmr.experiments.sweep import find_finished, recipe_key
 from fedgmr.experiments.sweep.plan import run_name
 from fedgmr.recipe import SCHEMA_VERSION, Recipe
@@ -126,6 +128,27 @@ def test_an_interrupted_rewrite_is_finished(tool: ModuleType, store: Path, monke
     assert tool.main([str(store)]) == 0
     assert (store / run_name(small(), recipe_key(small()))).is_dir()
     assert tool.main([str(store)]) == 0
+
+
+def test_old_runs_get_their_digests(tool: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = store / "deeper" / "my-run"
+    sealed = json.loads((run / "summary.json").read_text())
+    new = ("recipe_digest", "rows", "rows_digest", "digest")
+    (run / "summary.json").write_text(json.dumps({key: sealed[key] for key in sealed if key not in new}))
+    assert tool.main([str(run)]) == 0
+    assert json.loads((run / "summary.json").read_text()) == sealed
+    assert verify_run(run).startswith("finished, 4 rows")
+    metrics = run / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    assert tool.main([str(run)]) == 2
+    assert "metrics.jsonl does not hold the 4 rows" in capsys.readouterr().err
+
+
+def test_a_recipe_of_another_run_is_refused(tool: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = store / "deeper" / "my-run" / "recipe.yaml"
+    path.write_text(path.read_text().replace("\nseed: 3\n", "\nseed: 4\n"))
+    assert tool.main([str(path.parent)]) == 2
+    assert "recipe.yaml is not the recipe that summary.json was written for" in capsys.readouterr().err
 
 
 def test_refusals(tool: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:

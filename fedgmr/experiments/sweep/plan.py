@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedgmr.experiments.rundir import read_recipe
+from fedgmr.experiments.seal import read_sealed_run
 from fedgmr.experiments.sweep.grid import GridPoint
 from fedgmr.experiments.sweep.keys import recipe_key
 from fedgmr.files import RECIPE, SUMMARY, read_json
@@ -20,6 +21,7 @@ from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
 
 Status = Literal["finished", "diverged", "interrupted", "missing"]
+_ENDED = ("finished", "diverged")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,8 @@ def plan_comparison(points: Sequence[GridPoint], directory: Path) -> list[Planne
         status = run_status(path)
         if status != "missing" and recipe_key(read_recipe(path)) != key:
             raise SettingError(f"{str(path)!r} holds a run with other settings: give another output or remove it.")
+        if status in _ENDED:
+            read_sealed_run(path)
         planned.append(PlannedRun(key=key, recipe=point.recipe, directory=path, status=status))
     return planned
 
@@ -104,7 +108,7 @@ def run_name(recipe: Recipe, key: str) -> str:
 def run_status(directory: Path) -> Status:
     """The progress of the run in a directory."""
     status = read_json(directory / SUMMARY).get("status")
-    if status in ("finished", "diverged"):
+    if status in _ENDED:
         return "finished" if status == "finished" else "diverged"
     return "interrupted" if (directory / RECIPE).is_file() else "missing"
 
@@ -115,6 +119,9 @@ def _runs_below(store: Path, wanted: set[str]) -> Iterator[tuple[str, Path, Stat
         try:
             key = recipe_key(read_recipe(path.parent))
             if key in wanted:
-                yield key, path.parent, run_status(path.parent)
+                status = run_status(path.parent)
+                if status in _ENDED:
+                    read_sealed_run(path.parent)
+                yield key, path.parent, status
         except (ValueError, OSError) as error:
             warnings.warn(f"The run in {str(path.parent)!r} cannot be read and does not count: {error}", stacklevel=2)
