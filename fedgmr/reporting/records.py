@@ -23,6 +23,7 @@ _FLOAT_COLUMNS = ("seconds", "accuracy", "loss", "density", "staleness", "wall")
 _PER_CLIENT = ("density", "level", "staleness", "updates", "bytes_down", "bytes_up")
 _NUMBERS = ("seconds", "ticks", "final_accuracy", "final_loss", "validation_accuracy", "wall_seconds", "rows")
 _MAPPINGS = ("views", "versions", "refused")
+_DIGESTS = frozenset({"digest", "recipe_digest", "rows_digest"})  # of which earlier releases wrote none
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -218,7 +219,7 @@ def read_summary(path: Path) -> Mapping[str, Any]:
     version = summary.get("schema_version")
     if version != SCHEMA_VERSION:
         raise ValueError(f"{path} has schema_version {version}; this fedgmr reads version {SCHEMA_VERSION}")
-    if "digest" in summary and summary["digest"] != digest_summary(summary):
+    if not _DIGESTS.isdisjoint(summary) and summary.get("digest") != digest_summary(summary):
         raise ValueError(f"{path} was changed after it was written, its digest does not match: restore it.")
     wrong = [name for name in _NUMBERS if not _is_number(summary.get(name))]
     wrong += [name for name in _MAPPINGS if not isinstance(summary.get(name, {}), dict)]

@@ -16,7 +16,7 @@ import torch
 from experiments.sweep.runs import left, small
 from fedgmr.cli.main import main
 from fedgmr.experiments.run import resume_run, run_recipe
-from fedgmr.experiments.rundir import create_run, locked
+from fedgmr.experiments.rundir import create_run, locked, write_summary
 from fedgmr.experiments.seal import digest_recipe, read_sealed_run, verify_run
 from fedgmr.experiments.sweep import find_finished, recipe_key
 from fedgmr.reporting.recorder import digest_rows
@@ -206,10 +206,9 @@ def test_a_summary_that_is_none(runs: Path, text: str, capsys: pytest.CaptureFix
     "fields", [{"seconds": "a"}, {"ticks": [1]}, {"views": 5}, {"views": {"merged": 3}}, {"wall_seconds": 10**400}]
 )
 def test_a_summary_with_strange_values(runs: Path, fields: dict[str, Any]) -> None:
-    path = runs / "finished" / "summary.json"
-    summary = json.loads(path.read_text())
+    summary = json.loads((runs / "finished" / "summary.json").read_text())
     del summary["digest"]
-    path.write_text(json.dumps(summary | fields))
+    write_summary(runs / "finished", summary | fields)
     with pytest.raises(ValueError, match=r"summary.json: .* is not what it should be"):
         read_sealed_run(runs / "finished")
 
