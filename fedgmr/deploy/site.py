@@ -49,6 +49,8 @@ class Site:
         site = cls(
             folder=folder.absolute(), clients=clients, tls=tls, port=port, node_ports=tuple(node_ports), host=host
         )
+        site.folder.mkdir(parents=True, exist_ok=True)
+        site.folder.chmod(0o700)  # the SuperLink's database holds every update, and the tokens of its programs
         for name in ("home", "logs", *(f"nodes/{client}" for client in range(clients))):
             (site.folder / name).mkdir(parents=True, exist_ok=True)
         if tls:

@@ -20,7 +20,8 @@ from fedgmr.flower.terms import Terms
 _UPDATE = "update"
 _ERRORS = {2: "raised", 3: "expired", 5: "unavailable", 8: "crashed"}
 _MOST_SAMPLES = 2**53
-_LONGEST_TEXT = 300
+_LONGEST_TEXT, _LONGEST_LINE = 300, 400
+_SETTINGS = 2**20  # bytes that the settings of an answer may have, with the classes of a hello
 _CLIENT_REASONS = ("diverged", *(str(reason) for reason in wire.Reason))  # a client cannot make up words to count
 
 
@@ -80,7 +81,8 @@ class Result:
     @classmethod
     def read(cls, message: Message, task: ClientTask, terms: Terms) -> "Result":
         """The answer to `task`; Failed or Refused where it must not be used."""
-        settings, objects = read_answer(message)
+        largest = wire.update_bytes(task.levels.sizes[task.level], terms.update_buffers(task), terms.value_type)
+        settings, objects = read_answer(message, largest=largest)
         if "lacks" in settings:
             return cls(lacks=_typed(settings, "lacks", str)[:_LONGEST_TEXT])
         expected = wire.Expected(
@@ -122,11 +124,18 @@ def reply(message: Message, settings: Mapping[str, Any], update: bytes | None = 
     return Message(make_content(settings, None if update is None else {_UPDATE: update}), reply_to=message)
 
 
-def read_answer(message: Message) -> tuple[Mapping[str, Any], dict[str, bytes]]:
-    """The settings and objects of an answer; Failed or Refused where there are none."""
+def read_answer(message: Message, *, largest: int = 0) -> tuple[Mapping[str, Any], dict[str, bytes]]:
+    """The settings and objects of an answer; Failed or Refused where there are none.
+
+    `largest`: bytes of the largest object that there can be; an answer that has more is not looked at.
+    """
     if message.has_error():
         raise Failed(_ERRORS.get(message.error.code, f"error-{message.error.code}"), message.error.reason or "")
     content = message.content
+    size = answer_size(message) + sum(_extent(v) for record in content.config_records.values() for v in record.values())
+    size += sum(_extent(v) for record in content.metric_records.values() for v in record.values())
+    if size > _SETTINGS + largest:
+        raise wire.Refused(wire.Reason.LIMIT, f"the answer has {size} bytes of at most {_SETTINGS + largest}")
     settings = content.config_records.get(SETTINGS)
     if settings is None:
         raise wire.Refused(wire.Reason.KIND, "the answer has no settings")
@@ -142,6 +151,19 @@ def answer_size(message: Message) -> int:
     if not message.has_content():
         return 0
     return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+
+
+def printable(outcome: object) -> str:
+    """The words of an outcome for the log, which may be a stranger's: cut, and with nothing that a terminal obeys."""
+    text = str(outcome)[:_LONGEST_LINE]
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def _extent(value: Any) -> int:
+    """About how many bytes a setting has."""
+    if isinstance(value, list):
+        return sum(map(_extent, value))
+    return len(value) if isinstance(value, str | bytes) else 8
 
 
 def _typed(settings: Mapping[str, Any], key: str, kind: type[Any]) -> Any:

@@ -69,6 +69,7 @@ def test_units_start_what_the_readme_says(tmp_path: Path) -> None:
         shown = readme.partition(f"\nflower-{program} ")[2].partition("```")[0].partition("\nflower-")[0]
         assert [w for w in words if w.startswith("--")] == [w for w in shlex.split(shown) if w.startswith("--")]
         assert unit["Service"]["Restart"] == "always"
+        assert unit["Service"].get("UMask", "") == ("" if program == "superexec" else "0077")
         assert "FLWR_TELEMETRY_ENABLED=0" in (tmp_path / "fleet" / "systemd" / f"fedgmr-{program}.service").read_text()
 
 

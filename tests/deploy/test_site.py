@@ -98,6 +98,7 @@ def test_a_site_can_be_opened_again(tmp_path: Path) -> None:
     config = tomllib.loads((site.folder / "home" / "config.toml").read_text())
     assert config["superlink"] == {"default": "fleet", "fleet": {"address": site.address, "insecure": True}}
     assert sorted(path.name for path in (site.folder / "nodes").iterdir()) == ["0", "1", "2"]
+    assert site.folder.stat().st_mode & 0o777 == 0o700
     again = Site.reopen(tmp_path / "run" / "flower")
     assert (again.folder, again.clients, again.tls) == (site.folder, 3, False)
     assert json.loads((site.folder / "site.json").read_text())["port"] == again.port

@@ -16,7 +16,7 @@ from flwr.app.error import Error
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask, Report
-from fedgmr.flower.answers import Failed, Hello, Result, answer_size, read_answer, reply
+from fedgmr.flower.answers import Failed, Hello, Result, answer_size, printable, read_answer, reply
 from fedgmr.flower.messages import make_content
 from fedgmr.flower.terms import Terms
 from fedgmr.submodels.levels import LevelMap
@@ -123,6 +123,27 @@ def test_a_client_says_what_it_lacks_or_why_not() -> None:
         result(reply(question(), {"refused": "a word of its own", "text": "x" * 1000}))
     assert failed.value.reason == "client-other"
     assert str(failed.value) == f"client-other: {'x' * 300}"
+
+
+def test_an_answer_that_is_too_large_is_not_looked_at() -> None:
+    """The largest one has an update of 52 + 4 x (20 + 2) bytes and a report, and 2^20 bytes of settings."""
+    room = 2**20 - 8  # beside the loss
+    data = update()
+    assert result(reply(question(), {"loss": 0.5, "more": "x" * room}, data)).update is not None
+    with pytest.raises(wire.Refused, match=f"{2**20 + len(data) + 1} bytes of at most {2**20 + len(data)}") as refused:
+        result(reply(question(), {"loss": 0.5, "more": "x" * (room + 1)}, data))
+    assert refused.value.reason == "limit"
+    for settings, objects in (({"classes": [0] * 2**18}, None), ({}, {"update": bytes(2**20 + 1)})):
+        with pytest.raises(wire.Refused) as refused:
+            Hello.read(answer(settings, objects))
+        assert refused.value.reason == "limit"
+
+
+def test_words_of_strangers_do_nothing_to_a_terminal() -> None:
+    assert printable(Failed("raised", "\x1b[2Jgone\nfedgmr: done \u202e é")) == (
+        "raised: \\x1b[2Jgone\\nfedgmr: done \\u202e é"
+    )
+    assert len(printable("x" * 10**6)) == 400
 
 
 def test_a_hello_comes_through() -> None:

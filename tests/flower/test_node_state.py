@@ -21,6 +21,7 @@ def test_the_client_id_stays(tmp_path: Path) -> None:
     assert first == NodeState(tmp_path / "a").client_id()
     assert first != NodeState(tmp_path / "b").client_id()
     assert len(first) == 32
+    assert (tmp_path / "a").stat().st_mode & 0o077 == 0, "nobody else's business"
 
 
 def test_only_the_very_recipe_is_found(tmp_path: Path) -> None:

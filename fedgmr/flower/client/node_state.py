@@ -65,7 +65,7 @@ class NodeState:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)  # its map and velocity are nobody else's business
 
     @classmethod
     def of(cls, config: Mapping[str, Any], node: int) -> "NodeState":

@@ -16,7 +16,7 @@ from flwr.app import Message, RecordDict
 
 from fedgmr.exchange import News
 from fedgmr.fleets.measurement import Meter
-from fedgmr.flower.answers import Failed, Hello, read_answer
+from fedgmr.flower.answers import Failed, Hello, printable, read_answer
 from fedgmr.flower.messages import HELLO, PROBE, make_content
 from fedgmr.flower.server.clock import Clock
 from fedgmr.flower.server.grid_threads import GridThreads, Reply, Request
@@ -126,7 +126,7 @@ class Admission:
 
     def _turn_away(self, start: Start, outcome: object) -> None:
         if not isinstance(outcome, Failed) or outcome.reason != "expired":  # of which asking again tells
-            _log.warning("Node %d cannot take part: %s", start[0], outcome)
+            _log.warning("Node %d cannot take part: %s", start[0], printable(outcome))
         if isinstance(outcome, Refused) or (isinstance(outcome, Failed) and outcome.reason == "raised"):
             self._again[start] = float("inf")
 

@@ -22,7 +22,7 @@ from fedgmr.exchange import ClientTask, News, Update
 from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.measurement import Meter, Prior
 from fedgmr.fleets.multicast import KnownMaps
-from fedgmr.flower.answers import Failed, Result
+from fedgmr.flower.answers import Failed, Result, printable
 from fedgmr.flower.messages import TRAIN, Order
 from fedgmr.flower.server.admission import Admission
 from fedgmr.flower.server.clock import Clock
@@ -255,7 +255,12 @@ class FlowerFleet:
         self._news.append(News(client=client, lost=True))
         self._known.pop(client, None)
         self._count_loss(flight, reason, refused=refused)
-        _log.warning("Client %d: its task of tick %d came to nothing: %s.", client, flight.task.version, text or reason)
+        _log.warning(
+            "Client %d: its task of tick %d came to nothing: %s.",
+            client,
+            flight.task.version,
+            printable(text or reason),
+        )
 
     def _count_loss(self, flight: Flight, reason: str, *, refused: bool) -> None:
         self.refused[reason] += 1
