@@ -19,6 +19,7 @@ class ClientProfile:
 
     density: float
     samples: int  # 0: not known yet
+    declared: bool = False  # by the client itself, so nobody vouches for the number
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,13 +83,21 @@ class News:
     level: int | None = None  # the highest level whose round fits the period
 
 
-class Diverged(ArithmeticError):  # noqa: N818 - what happened, as the command line reports it
-    """A client's training produced a non-finite loss or weights."""
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The server's word on an update that it has not merged as it came."""
 
-    def __init__(self, client: int, tick: int) -> None:
+    client: int
+    reason: str  # a word to count
+    merged: bool = False  # all the same, after its change was shortened
+
+
+class Diverged(ArithmeticError):  # noqa: N818 - what happened, as the command line reports it
+    """A client's training produced a non-finite loss or weights, or that of most clients leaves all bounds."""
+
+    def __init__(self, client: int, tick: int, sign: str = "loss or weights not finite") -> None:
         super().__init__(
-            f"The training of client {client} diverged (loss or weights not finite) at tick {tick}: "
-            "lower training.learning_rate."
+            f"The training of client {client} diverged ({sign}) at tick {tick}: lower training.learning_rate."
         )
         self.client = client
         self.tick = tick

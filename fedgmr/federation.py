@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from fedgmr.exchange import ClientTask, News, Update
+from fedgmr.exchange import ClientTask, News, Update, Verdict
 from fedgmr.server.server import Server
 
 
@@ -48,6 +48,9 @@ class Fleet(Protocol):
     def news(self) -> list[News]:
         """Everything that the fleet has noticed about its clients since the last call."""
 
+    def told(self, verdicts: Sequence[Verdict]) -> None:
+        """Hear which of the updates just collected were not merged as they came."""
+
     @property
     def bytes_down(self) -> Sequence[int]:
         """Bytes sent to each client."""
@@ -62,7 +65,7 @@ class Fleet(Protocol):
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """Tasks that came to nothing, by reason."""
+        """Tasks that came to nothing, by reason, and updates that were shortened ("clipped")."""
 
     @property
     def memories(self) -> dict[int, Tensor]:
@@ -104,7 +107,7 @@ def federate(
         if wait.until > seconds and short and fleet.now >= seconds:
             break  # the budget ended before the merge
         if updates or wait.timed:
-            server.merge(updates, fleet.now)
+            fleet.told(server.merge(updates, fleet.now))
         fleet.dispatch(server.tasks(fleet.free(), fleet.now), tick=server.tick)
         if after_tick is not None:
             after_tick()

@@ -22,6 +22,7 @@ from fedgmr.fleets.rounding import RoundingExecutor
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import Recipe
 from fedgmr.server import Server
+from fedgmr.server.admission import ReportRange
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
 from fedgmr.server.label_aware import Labels
 from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
@@ -189,6 +190,7 @@ def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = No
         validate=None if evaluator.validation is None else partial(_validated, evaluator),
         plan=plan,
         labels=_labels(task, layout, plan, len(profiles), parts) if plan and method.label_aware else None,
+        reports=_report_range(recipe, task),
     )
     return server, evaluator
 
@@ -201,6 +203,14 @@ def _validation_samples(recipe: Recipe, task: Task) -> Samples | None:
         return task.test
     held_out = torch.from_numpy(task.hold_out(recipe.seed)[1]).to(task.train[0].device)
     return task.train[0][held_out], task.train[1][held_out]
+
+
+def _report_range(recipe: Recipe, task: Task) -> ReportRange:
+    """The reports that a client can make of the task's leading metric."""
+    lowest, highest = task.metrics[0].scores
+    held_out, targets = recipe.evaluation.client_holdout, task.train[1]
+    each = targets[0].numel() if len(targets) else 1
+    return ReportRange(lowest=lowest, highest=highest, targets=each, share=held_out / (1 - held_out))
 
 
 def _validated(evaluator: Evaluator, model: Tensor, buffers: Tensor) -> float:

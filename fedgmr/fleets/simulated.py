@@ -7,13 +7,14 @@ nothing here looks at the host's clock. Ties in the queue are broken by dispatch
 import bisect
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import Tensor
 
-from fedgmr.exchange import ClientTask, News, Update
+from fedgmr.exchange import ClientTask, News, Update, Verdict
 from fedgmr.fleets.measurement import Meter
 from fedgmr.fleets.network import Network
 from fedgmr.training.executor import Executor
@@ -69,6 +70,7 @@ class SimulatedFleet:
         self.now = 0.0
         self.bytes_down = [0] * clients
         self.bytes_up = [0] * clients
+        self.refused: Counter[str] = Counter()
         self.memories: dict[int, Tensor] = {}  # as of each client's last update that was collected
         self._tasks: dict[int, ClientTask] = {}
         self._news: list[News] = []
@@ -87,10 +89,9 @@ class SimulatedFleet:
         """Bytes that have crossed the server's shared uplink."""
         return self.network.server_bytes
 
-    @property
-    def refused(self) -> Mapping[str, int]:
-        """Nothing is ever refused here."""
-        return {}
+    def told(self, verdicts: Sequence[Verdict]) -> None:
+        """Count the updates that were not merged as they came."""
+        self.refused.update(verdict.reason for verdict in verdicts)
 
     def begin(self) -> None:
         """Nothing to wait for: all clients are there."""
@@ -171,6 +172,7 @@ class SimulatedFleet:
             "bytes_server": self.network.server_bytes,
             "uplink_free": self.network.uplink_free,
             "known_maps": [[client, *known] for client, known in sorted(self.network.known_maps.items())],
+            "refused": dict(self.refused),
             **measured,
         }
 
@@ -185,6 +187,7 @@ class SimulatedFleet:
         self._idle = [client for client in range(self.clients) if client not in tasks]
         self._dispatched = state["dispatched"]
         self.bytes_down, self.bytes_up = list(state["bytes_down"]), list(state["bytes_up"])
+        self.refused = Counter(state.get("refused", {}))
         self.network.server_bytes, self.network.uplink_free = state["bytes_server"], state["uplink_free"]
         self.network.known_maps = {client: (version, level) for client, version, level in state["known_maps"]}
         if self.meter is not None:

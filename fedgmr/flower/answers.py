@@ -19,7 +19,7 @@ from fedgmr.flower.terms import Terms
 
 _UPDATE = "update"
 _ERRORS = {2: "raised", 3: "expired", 5: "unavailable", 8: "crashed"}
-_MOST_SAMPLES = 2**53
+_MOST_SAMPLES = 10**9
 _LONGEST_TEXT, _LONGEST_LINE = 300, 400
 _SETTINGS = 2**20  # bytes that the settings of an answer may have, with the classes of a hello
 _CLIENT_REASONS = ("diverged", *(str(reason) for reason in wire.Reason))  # a client cannot make up words to count

@@ -1,13 +1,14 @@
 """The rules that a method sets on the server's side.
 
 Every rule is a small value of its own file: ranking (`submodels`), aggregation, coordination, restoration, staleness,
-buffer. Read next: `server.py`, which composes them.
+buffer, admission. Read next: `server.py`, which composes them.
 """
 
 import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fedgmr.server.admission import AdmissionRule
 from fedgmr.server.aggregation import Aggregation, GradientAverage, MaskAware, Mixing, ZeroPadded
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous, Coordination, Fastest, SemiAsynchronous, Synchronous
@@ -41,6 +42,7 @@ class ServerRules:
     restoration: Restoration | None = field(default=None, metadata={"kinds": (Saturation, FixedTime)})
     staleness: Staleness = field(default=Polynomial(), metadata={"kinds": (Polynomial, Constant, Hinge)})
     buffer: BufferRule = BufferRule()
+    admission: AdmissionRule = AdmissionRule()
     weighting: Literal["uniform", "samples"] = field(
         default="uniform", metadata={"help": "weight of a client: the same for all, or its number of samples"}
     )

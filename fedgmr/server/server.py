@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedgmr.exchange import ClientProfile, ClientTask, Diverged, News, Update
+from fedgmr.exchange import ClientProfile, ClientTask, Diverged, News, Update, Verdict
+from fedgmr.server.admission import Admission, ReportRange
 from fedgmr.server.aggregation import Merge, ZeroPadded
 from fedgmr.server.buffer import Contribution
 from fedgmr.server.coordination import Participation
@@ -52,11 +53,12 @@ class Server:
         validate: Validate | None = None,
         plan: "ChannelPlan | None" = None,
         labels: Labels | None = None,
+        reports: ReportRange | None = None,
     ) -> None:
         """A server before its first task.
 
         A task has so many `steps`; `learning_rate` gives the rate by schedule tick; `validate` is None where clients
-        report the metric themselves.
+        report the metric themselves, and `reports` says which reports are possible.
         """
         self.rules, self.layout, self.steps, self.learning_rate = rules, layout, steps, learning_rate
         self.seconds, self.seed, self.validate = seconds, seed, validate
@@ -64,6 +66,7 @@ class Server:
         self.plan, self.labels = plan, labels
         self.profiles = list(clients)
         self.weights = Weights(rules, self.profiles)
+        self.admission = Admission(rules.admission, reports or ReportRange(), len(self.profiles))
         self.ladder = rules.ranking.ladder(rules.ladder)
 
         self.tick = 0
@@ -112,17 +115,25 @@ class Server:
             tasks.append(task)
         return tasks
 
-    def merge(self, updates: Sequence[Update], now: float) -> None:
-        """One tick: buffer the arrivals, aggregate, and when due restore clients and refresh the level map."""
+    def merge(self, updates: Sequence[Update], now: float) -> list[Verdict]:
+        """One tick: buffer the arrivals, aggregate, and when due restore clients and refresh the level map.
+
+        Returns the verdicts on the updates that were not merged as they came; the task of a refused one is given up.
+        """
         starts, fresh = {}, []
         everybody_whole = self.levels.whole(min(self.client_levels))
-        for update in sorted(updates, key=lambda update: update.client):
+        arrived = sorted(updates, key=lambda update: update.client)
+        admitted, verdicts = self.admission.judge(arrived, self.dispatched, self.profiles, self.tick + 1)
+        for update in admitted:
             task = self.dispatched.pop(update.client)
             self._accept(update, task)
             fresh.append(Contribution.of(update, task, natural=everybody_whole))
             starts[update.client] = task.model
             self.weights.on_arrival[update.client] = self.tick - task.version
             measure_update(self, fresh[-1])
+        for verdict in verdicts:
+            if not verdict.merged:
+                self._forget_task(verdict.client)
         fresh, held = self.rules.buffer.take(fresh, self.buffer, self.tick)
         self.previous = self.model
         self.model, self.buffers = self.rules.aggregation.merge(self._inputs(self.tick, held, fresh, starts))
@@ -130,6 +141,7 @@ class Server:
             self.staleness[c.client] = self.tick - c.version
         self.tick += 1
         self._restore_and_refresh(now)
+        return verdicts
 
     def padded(self) -> tuple[Tensor, Tensor] | None:
         """(flat model, buffers): the mean of the buffered updates, zero where a client holds nothing.
@@ -173,7 +185,7 @@ class Server:
 
     def _note_samples(self, client: int, samples: int, classes: Sequence[int]) -> None:
         """Note what a client has joined with; before that it weighs as much as the average."""
-        self.profiles[client] = replace(self.profiles[client], samples=samples)
+        self.profiles[client] = replace(self.profiles[client], samples=samples, declared=True)
         self.weights.weigh(self.profiles)
         if self.labels is not None:
             self.labels.owned[client] = False
@@ -195,7 +207,8 @@ class Server:
         self.updates[update.client] += 1
         if update.report is not None:
             total, samples = self.reports.get(task.level, (0.0, 0))
-            more = update.report.samples
+            # A node that declares a thousand times the others' samples decides no more than ten times as much.
+            more = int(min(update.report.samples, self.admission.reports.most(self.weights.counted[update.client])))
             self.reports[task.level] = (total + update.report.metric * more, samples + more)
 
     def _inputs(

@@ -57,6 +57,8 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "on_arrival": server.weights.on_arrival,
         "reports": [[level, total, n] for level, (total, n) in sorted(server.reports.items())],
         "restored": sorted(server.restored),
+        "changes": sorted(server.admission.changes.items()),
+        "outside": sorted(server.admission.outside),
         "same": {name: first for name, first in same.items() if name != first},
     }
     return {name: tensor for name, tensor in tensors.items() if same[name] == name}, data
@@ -81,6 +83,8 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
     server.weights.on_arrival = list(data.get("on_arrival", server.weights.on_arrival))
     server.reports = {level: (total, n) for level, total, n in data["reports"]}
     server.restored = set(data.get("restored", ()))
+    server.admission.changes = dict(data.get("changes", ()))
+    server.admission.outside = set(data.get("outside", ()))
     server.memory = Memory(clients={client: _watcher_of(row) for client, *row in data["detectors"]})
     if "memory" in data:
         row, *watched = data["memory"]

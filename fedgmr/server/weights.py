@@ -22,12 +22,13 @@ class Weights:
 
     def weigh(self, profiles: Sequence[ClientProfile]) -> None:
         """Set the clients' own weights; one whose samples are not known weighs as much as the average."""
-        known = [profile.samples for profile in profiles if profile.samples]
+        self.counted = self._rules.admission.counted(profiles)  # samples, as far as a client is believed
+        known = [samples for samples in self.counted if samples]
         if self._rules.weighting == "uniform" or not known:
             self.clients = [1.0] * len(profiles)
             return
         mean = sum(known) / len(known)
-        self.clients = [profile.samples / mean if profile.samples else 1.0 for profile in profiles]
+        self.clients = [samples / mean if samples else 1.0 for samples in self.counted]
 
     def of(self, c: Contribution, tick: int) -> float:
         """That of an update at the merge after `tick` others."""

@@ -18,9 +18,9 @@ _BLOCK = 2**20
 _SHARED = 2**19  # shorter vectors are done before a second thread has begun
 
 
-def blocks(size: int, device: torch.device) -> list[slice]:
-    """Slices that cover a vector in order."""
-    step = _BLOCK if device.type == "cpu" else max(1, size)
+def blocks(size: int, device: torch.device, *, step: int = _BLOCK) -> list[slice]:
+    """Slices that cover a vector in order; on a CPU of length `step`."""
+    step = step if device.type == "cpu" else max(1, size)
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 

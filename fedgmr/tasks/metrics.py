@@ -4,6 +4,7 @@ A task has one metric that leads (restoration, ranking, targets follow it) and m
 pooled over batches: a measure returns a sum and how many it is over. Read next: `task.py`.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +26,13 @@ class Metric:
     def score(self, value: float) -> float:
         """The value as a number of which more is better."""
         return value if self.higher_is_better else -value
+
+    @property
+    def scores(self) -> tuple[float, float]:
+        """The lowest and the highest score that there can be."""
+        if self.unit != "%":
+            return -math.inf, math.inf
+        return (0.0, 1.0) if self.higher_is_better else (-1.0, 0.0)
 
 
 def top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:

@@ -254,6 +254,49 @@ def _damaged(damage: str, message: Message, seen: list[bytes]) -> Message:
     return reply(message, {"loss": loss}, data)
 
 
+@pytest.mark.parametrize(
+    ("value", "report", "beyond", "reason"),
+    [
+        (1e38, None, "refuse", "non-finite"),
+        (3.4e38, None, "clip", "non-finite"),
+        (1e6, None, "refuse", "change"),
+        (1e6, None, "clip", "clipped"),
+        (0.0, wire.Report(metric_sum=-1e308, samples=1), "refuse", "report"),
+        (0.0, wire.Report(metric_sum=1.0, samples=2**63), "refuse", "report"),
+    ],
+)
+def test_a_well_formed_update_that_is_out_of_bounds(
+    value: float, report: wire.Report | None, beyond: str, reason: str, tmp_path: Path
+) -> None:
+    nodes = partitions(3, tmp_path)
+    run = Deployed(nodes, tmp_path, rules={"coordination": {"period": PERIOD}, "admission": {"beyond": beyond}})
+
+    def hostile(message: Message, context: Context) -> Message:
+        honest = app(message, context)
+        if message.metadata.message_type != "train":
+            return honest
+        header = wire.Header.read(honest.content["objects"]["update"].data)
+        values = np.full(header.count, value, np.float32)
+        data = wire.encode_update(values, stamp=header.stamp, last=header.last, report=report)
+        return reply(message, {"loss": 0.5}, data)
+
+    nodes[999].answer = hostile
+    run.drive(6)
+    assert run.fleet.refused == {reason: 6}
+    assert torch.isfinite(run.server.model).all()
+    assert run.server.model.norm() < 100
+    ended = [event for event in journal(tmp_path) if event["event"] in ("accepted", "refused")]
+    events = [event for event in ended if event["client"] == 1]
+    assert len(events) == 6
+    if reason == "clipped":
+        assert all(event["clipped"] is True for event in events)
+        assert run.server.updates == [6, 6, 6]
+    else:
+        assert {(event["event"], event["reason"]) for event in events} == {("refused", reason)}
+        assert run.server.updates == [6, 0, 6]
+        assert {task["first-batch"] for task in run.tasks_of(1)} == {0}
+
+
 def test_a_client_that_forgot_is_sent_the_rest_at_once(tmp_path: Path) -> None:
     run = Deployed(partitions(3, tmp_path), tmp_path)
     whole = Deployed(partitions(3, tmp_path / "other")).drive(6)

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgmr import wire
-from fedgmr.exchange import ClientTask, News, Update
+from fedgmr.exchange import ClientTask, News, Update, Verdict
 from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.measurement import Meter, Prior
 from fedgmr.fleets.multicast import KnownMaps
@@ -133,6 +133,13 @@ class FlowerFleet:
         news = list(self._news)
         self._news.clear()
         return news
+
+    def told(self, verdicts: Sequence[Verdict]) -> None:
+        """Count and note the updates that were not merged as they came."""
+        for verdict in verdicts:
+            self.refused[verdict.reason] += 1
+            self.journal.judge(verdict)
+            _log.warning("Client %d: its update was not merged as it came: %s.", verdict.client, verdict.reason)
 
     def dispatch(self, tasks: Sequence[ClientTask], *, tick: int) -> None:
         """Send the tasks in one go."""

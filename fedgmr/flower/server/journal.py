@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedgmr.exchange import Verdict
 from fedgmr.files import UPDATES, write_atomic
 from fedgmr.flower.server.flights import Flight
 
@@ -38,6 +39,16 @@ class Journal:
     def accept(self, flight: Flight, **fields: Any) -> None:
         """Note an update that is handed on to the next merge."""
         self._accepted.append((flight, {"arrived": round(self.now(), 3), **fields}))
+
+    def judge(self, verdict: Verdict) -> None:
+        """Note the server's word on an update that was handed on."""
+        for flight, fields in self._accepted:
+            if flight.task.client == verdict.client and verdict.merged:
+                fields[verdict.reason] = True
+            elif flight.task.client == verdict.client:
+                self.write_task("refused", flight, reason=verdict.reason, **fields)
+        if not verdict.merged:
+            self._accepted = [entry for entry in self._accepted if entry[0].task.client != verdict.client]
 
     def merge(self, tick: int, *, late: float) -> None:
         """Note that `tick` merges are done: only now do updates count as accepted."""

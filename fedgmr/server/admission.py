@@ -1,0 +1,182 @@
+"""Admission: which updates the server takes in, whatever fleet they come from.
+
+An update is measured before it enters the buffer: its values are finite, it changes its sub-model by no more than the
+other clients change theirs, and its report is one that a client could have made. What is refused has a reason, which
+the fleet counts. Where most clients are out of bounds nobody is hostile: then the run has diverged. An update whose
+loss a GPU of this process still computes is the simulation's own; it is not waited for. Read next: `server.py`, which
+asks before every merge; docs/security.md, what this holds against.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median, median_low
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedgmr.exchange import ClientProfile, ClientTask, Diverged, Report, Update, Verdict
+from fedgmr.submodels.blocks import blocks
+
+_FEW = 3  # clients: below that nobody can tell who is out of bounds
+_BLOCK = 2**16  # coordinates at a time: what a core's cache holds twice
+_HEADROOM = 16  # what is left for the sum of all clients' values
+_OUTSIDE = ("non-finite", "change", "clipped")  # reasons that a diverging run has too
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionRule:
+    """Bounds on what one client may do to the model; an honest run never meets them."""
+
+    beyond: Literal["refuse", "clip", "accept"] = field(
+        default="refuse",
+        metadata={"help": "an update whose change is out of bounds: refused, shortened to the median, or merged"},
+    )
+    factor: float = field(
+        default=30.0,
+        metadata={"above": 1, "help": "a change may be so many times the median of the clients' last changes"},
+    )
+    least: float = field(
+        default=1.0, metadata={"above": 0, "help": "a change up to this is in bounds; 1: the norm of the sub-model"}
+    )
+    most: float = field(
+        default=30.0,
+        metadata={"above": 0, "help": "a change above this, times the learning rate where that is above 1, never is"},
+    )
+    samples: float = field(
+        default=10.0,
+        metadata={"at_least": 1, "help": "the samples that a node declares count up to so many times the median"},
+    )
+
+    def bound(self, scale: float | None, rate: float) -> float:
+        """The largest change of an update; `scale` is the median change by learning rate, None: not known yet."""
+        most = self.most * max(1.0, rate)
+        return most if scale is None else min(most, max(self.least, self.factor * scale * rate))
+
+    def counted(self, profiles: Sequence[ClientProfile]) -> list[float]:
+        """The samples of each client that count, 0 where they are not known; the dealt ones all do."""
+        known = [profile.samples for profile in profiles if profile.samples]
+        limit = self.samples * median_low(known) if known else 0.0
+        return [min(float(p.samples), limit) if p.declared else float(p.samples) for p in profiles]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRange:
+    """The reports that a client can make by the definition of its metric."""
+
+    lowest: float = -math.inf
+    highest: float = math.inf
+    targets: int = 1  # that a sample has
+    share: float = math.inf  # samples that a client validates on, by those that it trains on
+
+    def most(self, samples: float) -> float:
+        """The most targets that a client validates on beside so many samples to train on; 0: not known."""
+        held_out = self.share * (samples + 1)
+        return self.targets * (math.ceil(held_out) + 1) if samples and math.isfinite(held_out) else math.inf
+
+    def holds(self, report: Report, samples: float) -> bool:
+        """Whether a client with so many samples can have made this report."""
+        return self.lowest <= report.metric <= self.highest and 1 <= report.samples <= self.most(samples)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Measured:
+    """An update beside the sub-model that it started from."""
+
+    change: float  # ‖values - start‖ by ‖start‖, or by 1 where that is less
+    rate: float
+    sound: bool  # finite, and so is the sum of as many as there are clients
+
+
+class Admission:
+    """Judges updates by what the clients have sent before."""
+
+    def __init__(self, rule: AdmissionRule, reports: ReportRange, clients: int) -> None:
+        """Nobody has sent anything yet."""
+        self.rule, self.reports = rule, reports
+        self.changes: dict[int, float] = {}  # by client: the change of its last admitted update by learning rate
+        self.outside: set[int] = set()  # clients whose last update was out of bounds
+        self._fleet = clients
+        self._largest = torch.finfo(torch.float32).max / (_HEADROOM * clients)
+
+    def judge(
+        self, updates: Sequence[Update], tasks: Mapping[int, ClientTask], profiles: Sequence[ClientProfile], tick: int
+    ) -> tuple[list[Update], list[Verdict]]:
+        """The updates to merge, some of them shortened, and the verdicts on those that are not merged as they came."""
+        measured = {u.client: self._measure(u, tasks[u.client]) for u in updates if not _diverged_or_ours(u)}
+        sizes = {client: m.change / m.rate for client, m in measured.items() if m.sound}
+        seen = {**self.changes, **sizes}
+        scale = median(seen.values()) if len(seen) >= _FEW else None
+        admitted, verdicts = [], []
+        for update in updates:
+            client, found = update.client, measured.get(update.client)
+            bound = math.inf if found is None else self.rule.bound(scale, found.rate)
+            reason = self._objection(update, found, bound, profiles[client].samples)
+            if reason == "change" and self.rule.beyond == "clip" and found is not None:
+                # To what the others do, not to the bound, which is far beyond it.
+                bound = self.rule.least if scale is None else scale * found.rate
+                update, reason = _shortened(update, tasks[client], bound / found.change), "clipped"
+            if reason:
+                verdicts.append(Verdict(client=client, reason=reason, merged=reason == "clipped"))
+            if reason in ("", "clipped"):
+                admitted.append(update)
+                if found is not None:
+                    self.changes[client] = min(found.change, bound) / found.rate
+            (self.outside.add if reason in _OUTSIDE else self.outside.discard)(client)
+        self._stop_where_most_are_outside(tick)
+        return admitted, verdicts
+
+    def _objection(self, update: Update, found: _Measured | None, bound: float, samples: int) -> str:
+        """Why the update must not be merged as it is; empty: it may."""
+        if found is not None and not found.sound:
+            return "non-finite"
+        if update.report is not None and not self.reports.holds(update.report, samples):
+            return "report"
+        if found is not None and found.change > bound and self.rule.beyond != "accept":
+            return "change"
+        return ""
+
+    def _measure(self, update: Update, task: ClientTask) -> _Measured:
+        order = None if update.natural else task.levels.order
+        norm, difference = _norms(task.model, order, update.values, torch.float32)
+        if not math.isfinite(difference):  # of values that are, too, above about 1e19; this takes longer
+            norm, difference = _norms(task.model, order, update.values, torch.float64)
+        # The values are no longer than both together.
+        sound = norm + difference <= self._largest and _largest_of(update.buffers) <= self._largest
+        return _Measured(change=difference / max(norm, 1.0), rate=task.learning_rate or 1.0, sound=sound)
+
+    def _stop_where_most_are_outside(self, tick: int) -> None:
+        outside, seen = len(self.outside), len(self.outside | self.changes.keys())
+        if outside >= min(_FEW, self._fleet) and 2 * outside > seen:
+            raise Diverged(min(self.outside), tick, f"the updates of {outside} of {seen} clients are out of bounds")
+
+
+def _diverged_or_ours(update: Update) -> bool:
+    """Whether a client says itself that it has diverged, or a device still computes."""
+    return isinstance(update.loss, Tensor) or not math.isfinite(update.loss)
+
+
+def _shortened(update: Update, task: ClientTask, share: float) -> Update:
+    """The update with so much of its change."""
+    natural = update.natural or task.levels.order is None
+    start = task.model if natural else task.levels.pack(task.model, task.level)
+    return replace(update, values=torch.lerp(start, update.values, share))
+
+
+def _norms(model: Tensor, order: Tensor | None, values: Tensor, dtype: torch.dtype) -> tuple[float, float]:
+    """‖start‖ and ‖values - start‖; the start is the model, in this order as far as the values reach."""
+    squares = [0.0, 0.0]
+    pieces = blocks(len(values), values.device, step=_BLOCK)
+    memory = torch.empty(max((piece.stop - piece.start for piece in pieces), default=0), device=values.device)
+    for piece in pieces:
+        scratch = memory[: piece.stop - piece.start]
+        start = model[piece] if order is None else torch.index_select(model, 0, order[piece], out=scratch)
+        squares[0] += float(torch.linalg.vector_norm(start, dtype=dtype)) ** 2
+        change = torch.sub(values[piece], start, out=scratch)
+        squares[1] += float(torch.linalg.vector_norm(change, dtype=dtype)) ** 2
+    return math.sqrt(squares[0]), math.sqrt(squares[1])
+
+
+def _largest_of(values: Tensor) -> float:
+    return float(values.abs().max()) if len(values) else 0.0
