@@ -139,7 +139,7 @@ class Admission:
 
     def _measure(self, update: Update, task: ClientTask) -> _Measured:
         order = None if update.natural else task.levels.order
-        norm, difference = _norms(task.model, order, update.values, torch.float32)
+        norm, difference = _norms(task.model, order, update.values)
         if not math.isfinite(difference):  # of values that are, too, above about 1e19; this takes longer
             norm, difference = _norms(task.model, order, update.values, torch.float64)
         # The values are no longer than both together.
@@ -164,18 +164,19 @@ def _shortened(update: Update, task: ClientTask, share: float) -> Update:
     return replace(update, values=torch.lerp(start, update.values, share))
 
 
-def _norms(model: Tensor, order: Tensor | None, values: Tensor, dtype: torch.dtype) -> tuple[float, float]:
+def _norms(
+    model: Tensor, order: Tensor | None, values: Tensor, dtype: torch.dtype | None = None
+) -> tuple[float, float]:
     """‖start‖ and ‖values - start‖; the start is the model, in this order as far as the values reach."""
-    squares = [0.0, 0.0]
+    starts, changes = [], []  # norms, piece by piece
     pieces = blocks(len(values), values.device, step=_BLOCK)
-    memory = torch.empty(max((piece.stop - piece.start for piece in pieces), default=0), device=values.device)
+    memory = model.new_empty(max((piece.stop - piece.start for piece in pieces), default=0))
     for piece in pieces:
         scratch = memory[: piece.stop - piece.start]
         start = model[piece] if order is None else torch.index_select(model, 0, order[piece], out=scratch)
-        squares[0] += float(torch.linalg.vector_norm(start, dtype=dtype)) ** 2
-        change = torch.sub(values[piece], start, out=scratch)
-        squares[1] += float(torch.linalg.vector_norm(change, dtype=dtype)) ** 2
-    return math.sqrt(squares[0]), math.sqrt(squares[1])
+        starts.append(float(torch.linalg.vector_norm(start, dtype=dtype)))
+        changes.append(float(torch.linalg.vector_norm(torch.sub(values[piece], start, out=scratch), dtype=dtype)))
+    return math.hypot(*starts), math.hypot(*changes)
 
 
 def _largest_of(values: Tensor) -> float:
