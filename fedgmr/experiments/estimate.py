@@ -23,6 +23,7 @@ from fedgmr.experiments.sweep.keys import recipe_key
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.processes import call_in_process
 from fedgmr.experiments.time_model import make_network, run_untrained
+from fedgmr.experiments.views import views_per_evaluation
 from fedgmr.files import METRICS, SUMMARY, last_row, read_json
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import Recipe, recipe_from
@@ -147,7 +148,9 @@ class Probe:
         updates, merges = count_updates(recipe, self.layout)
         every = resolve_times(recipe, lambda: self.layout).evaluation.every_seconds
         assert every is not None
-        evaluated = (recipe.seconds / every + 2) * self.test
+        views = views_per_evaluation(recipe)
+        validated = self.validation if views > 1 and recipe.evaluation.validation == "server" else 0
+        evaluated = (recipe.seconds / every + 2) * views * (self.test + validated)
         if recipe.method.restoration is not None:
             levels = len({link.density for link in recipe.fleet.resolved_links()} - {1.0})
             evaluated += merges / recipe.method.interval * levels * self.validation

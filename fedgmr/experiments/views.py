@@ -50,6 +50,15 @@ def views_due(server: Server, recipe: Recipe, number: int, seconds: float) -> li
     return due
 
 
+def views_per_evaluation(recipe: Recipe) -> float:
+    """The number of models that an evaluation tests on average, before the last ten."""
+    settings, below = recipe.evaluation, len(recipe.method.levels_in_ladder) - 1
+    if not below:
+        return 1.0
+    levels = below / settings.levels_every if "levels" in settings.views else 0.0
+    return 1.0 + levels + (1.0 / settings.padded_every if "padded" in settings.views else 0.0)
+
+
 def view_of(server: Server, name: str) -> tuple[Tensor, Tensor]:
     """The flat model of a view, and the buffers that come with it."""
     top = len(server.ladder) - 1

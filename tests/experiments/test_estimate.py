@@ -1,6 +1,7 @@
 """How long runs will take: by earlier runs, the pace by hand, and a probe of a task that trains in milliseconds."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,12 +47,14 @@ def test_seconds_of_a_run_by_hand() -> None:
     probed = Probe(layout=layout, updates=each, sample=0.001, test=1000, validation=500)
     *others, whole = count_updates(recipe, layout)[0]
     training = 0.1 * sum(others) + whole
-    # Twelve evaluations of a second each.
-    assert probed.run_seconds(recipe) == pytest.approx(training + 12)
+    # Twelve evaluations of merged, padded and a tenth of the time four levels, on 1,000 + 500 samples each.
+    assert probed.run_seconds(recipe) == pytest.approx(training + 12 * 2.4 * 1.5)
+    alone = replace(recipe, evaluation=replace(recipe.evaluation, views="merged"))
+    assert probed.run_seconds(alone) == pytest.approx(training + 12)
     restored = recipe_for(HIGH, "fedgmr", short=True, overrides=["evaluation.every_seconds=37.5"])
     # And at every tenth merge four sub-models below the whole one on half as many samples.
     checks = count_updates(restored, layout)[1] / 10
-    assert probed.run_seconds(restored) == pytest.approx(training + 12 + checks * 4 * 0.5)
+    assert probed.run_seconds(restored) == pytest.approx(training + 12 * 2.4 * 1.5 + checks * 4 * 0.5)
 
 
 def test_a_probe_and_what_it_says() -> None:
