@@ -16,6 +16,7 @@ from fedgmr.settings.schema import plain
 from fedgmr.settings.text import dump
 
 TEMPLATES = Path(str(resources.files("fedgmr.deploy") / "templates"))
+SUPERNODE = TEMPLATES.parents[1] / "flower" / "client" / "supernode.py"  # a program by itself, in place of Flower's
 _UNITS = ("fedgmr-superlink.service", "fedgmr-superexec.service", "fedgmr-supernode.service")
 
 
@@ -38,6 +39,7 @@ def write_project(folder: Path, recipe: Recipe) -> None:
     (folder / "systemd").mkdir()
     for unit in _UNITS:
         _write(folder / "systemd", unit, None)
+    write_atomic(folder / "systemd" / SUPERNODE.name, SUPERNODE.read_text(encoding="utf-8"))
     clients = len(recipe.fleet.resolved_links())
     _write(folder, "README.md", {"name": name, "clients": str(clients), "last": str(clients - 1)})
 

@@ -15,7 +15,7 @@ import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedgmr.deploy.app import TEMPLATES
+from fedgmr.deploy.app import SUPERNODE, TEMPLATES
 from fedgmr.deploy.processes import Program
 from fedgmr.files import read_json, write_atomic
 from fedgmr.settings.refusals import SettingError
@@ -130,7 +130,7 @@ class Site:
 
     def supernode(self, client: int, *, address: str | None = None) -> Program:
         """A client; `address` where it reaches the SuperLink another way."""
-        command = [*_command("flower-supernode"), "--superlink", address or self.address, *self._trust()]
+        command = [sys.executable, str(SUPERNODE), "--superlink", address or self.address, *self._trust()]
         command += ["--port", str(self.node_ports[client]), "--node-config", self.node_config(client)]
         if self.tls:
             command += ["--auth-supernode-private-key", str(self.key(client))]

@@ -47,6 +47,7 @@ def test_a_project_has_every_file_and_no_open_word(tmp_path: Path) -> None:
     write_project(tmp_path / "fleet", load_recipe("quickstart", ["fleet.clients=4"]))
     files = {str(path.relative_to(tmp_path / "fleet")) for path in (tmp_path / "fleet").rglob("*") if path.is_file()}
     units = {f"systemd/fedgmr-{name}.service" for name in ("superlink", "superexec", "supernode")}
+    units |= {"systemd/supernode.py"}
     assert files == {"README.md", "pyproject.toml", "recipe.yaml", "certificates.sh", "nginx.conf", *units}
     readme = (tmp_path / "fleet" / "README.md").read_text()
     assert "0 to 3" in readme
@@ -65,12 +66,28 @@ def test_units_start_what_the_readme_says(tmp_path: Path) -> None:
         unit.optionxform = str  # type: ignore[assignment, method-assign]
         unit.read_string((tmp_path / "fleet" / "systemd" / f"fedgmr-{program}.service").read_text())
         words = shlex.split(unit["Service"]["ExecStart"].replace("\\", " "))
-        assert Path(words[0]).name == f"flower-{program}"
+        started = [Path(word).name for word in words if not word.startswith("--")]
+        assert started[0] == ("python" if program == "supernode" else f"flower-{program}")
+        assert program != "supernode" or started[1] == "supernode.py"
         shown = readme.partition(f"\nflower-{program} ")[2].partition("```")[0].partition("\nflower-")[0]
         assert [w for w in words if w.startswith("--")] == [w for w in shlex.split(shown) if w.startswith("--")]
         assert unit["Service"]["Restart"] == "always"
         assert unit["Service"].get("UMask", "") == ("" if program == "superexec" else "0077")
         assert "FLWR_TELEMETRY_ENABLED=0" in (tmp_path / "fleet" / "systemd" / f"fedgmr-{program}.service").read_text()
+
+
+def test_the_proxy_cuts_off_whoever_dawdles(tmp_path: Path) -> None:
+    write_project(tmp_path / "fleet", load_recipe("quickstart"))
+    text = (tmp_path / "fleet" / "nginx.conf").read_text()
+    lines = [line.strip() for line in text.splitlines() if not line.strip().startswith("#")]
+    assert text.count("{") == text.count("}") == lines.count("}") == 3
+    assert all(line.endswith((";", "{", "}")) for line in lines if line)
+    zone = next(line for line in lines if line.startswith("limit_conn_zone"))
+    assert lines.index(zone) < lines.index("server {"), "it belongs to nginx's http section"
+    assert "zone=fedgmr:" in zone
+    for limit in ("limit_conn fedgmr 32;", "client_header_timeout 10s;", "client_body_timeout 60s;"):
+        assert limit in lines
+    assert "client_max_body_size 32m;" in lines
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedgmr.deploy.app import SUPERNODE
 from fedgmr.deploy.processes import Program, Supervisor, end_marked, marked_processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="marks are found in /proc")
@@ -132,6 +133,32 @@ def test_calls_return_output_or_raise_last_words(tmp_path: Path) -> None:
         crew.call([sys.executable, "-c", "import sys; sys.exit('no such luck')"], timeout=60)
     with pytest.raises(ValueError, match=r"did not end within 0.1 s"):
         crew.call([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("return", 1),
+        ("raise OSError", 1),
+        ("threading.Thread(target=int, args='x').start(); wait()", 1),
+        ("exit(7)", 7),
+    ],
+)
+def test_a_supernode_without_its_superlink_ends(body: str, code: int, tmp_path: Path) -> None:
+    """In place of Flower's, a program that leaves a thread behind which would keep its process alive."""
+    package = tmp_path / "flwr" / "supernode"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    last = "    threading.Thread(target=wait, daemon=False).start()\n" if code == 1 else ""
+    (package / "cli.py").write_text(
+        "import threading, time\nfrom sys import exit\ndef wait():\n    time.sleep(600)\n"
+        f"def flower_supernode():\n{last}    {body}\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(SUPERNODE)], env=environment, timeout=60, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert ("lost its SuperLink" in done.stderr) == (code == 1)
 
 
 def test_output_goes_to_the_log(tmp_path: Path) -> None:

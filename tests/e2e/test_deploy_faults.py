@@ -35,7 +35,7 @@ def test_clientapp_killed(tmp_path: Path) -> None:
 def test_supernode_killed_at_work(tmp_path: Path, tls: bool) -> None:
     def act(fleet: Observer) -> None:
         fleet.kill_at_work(1)  # so that nobody finishes its task
-        fleet.kill("flower-supernode", f"--port {fleet.node_port(1)}")
+        fleet.kill("supernode.py", f"--port {fleet.node_port(1)}")
 
     ended = deploy(tmp_path, ticks=20, acts={2: act}, tls=tls)
     ended.check_books()
@@ -92,7 +92,7 @@ def test_a_node_that_returns_after_two_minutes(tmp_path: Path) -> None:
         return replace(site.supernode(client), restart_delay=120.0)
 
     def act(fleet: Observer) -> None:
-        fleet.kill("flower-supernode", f"--port {fleet.node_port(2)}")
+        fleet.kill("supernode.py", f"--port {fleet.node_port(2)}")
 
     ended = deploy(tmp_path, ticks=24, acts={3: act}, nodes=nodes)
     ended.check_books()
@@ -107,7 +107,7 @@ def test_a_third_of_the_nodes_gone_for_good(tmp_path: Path) -> None:
         return replace(site.supernode(client), restart_delay=math.inf)
 
     def act(fleet: Observer) -> None:
-        fleet.kill("flower-supernode", f"--port {fleet.node_port(2)}")
+        fleet.kill("supernode.py", f"--port {fleet.node_port(2)}")
 
     ended = deploy(tmp_path, ticks=15, acts={2: act}, nodes=nodes)
     ended.check_books()
