@@ -4,7 +4,7 @@ A run writes its resolved recipe (every default filled in) into its directory; t
 next: `settings/build.py`, which makes recipes from plain data, and `experiments/assembly.py`, which resolves them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib import resources
@@ -22,6 +22,7 @@ from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.settings.schema import plain, schema
 from fedgmr.settings.slots import keys_of
 from fedgmr.settings.text import apply_overrides, read_mapping
+from fedgmr.settings.trust import check_trusted, foreign_settings
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
 from fedgmr.training.evaluation.statistics import Norm
 from fedgmr.training.execution import ExecutionSettings
@@ -189,6 +190,22 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
         tunings = [settings for pattern, settings in rules.items() if fnmatchcase(name, pattern)]
         settled["method"] = named_method(name, *tunings, given)
     return build(Recipe, settled)
+
+
+def foreign_recipe(data: Mapping[str, Any], trust: Iterable[str] = ()) -> Recipe:
+    """Make a recipe that a run directory or a message describes; it may import only what is trusted.
+
+    Args:
+        data: its plain data.
+        trust: packages and import paths that are trusted beside those of FEDGMR_TRUST.
+
+    Raises:
+        SettingError: it names code that is not trusted, or cannot be understood.
+    """
+    with foreign_settings(trust):
+        recipe = recipe_from(data)
+        check_trusted(recipe.task.name, "task.name")  # the task is made later
+    return recipe
 
 
 def _named(method: Any) -> tuple[str | None, dict[str, Any]]:

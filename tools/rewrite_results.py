@@ -19,7 +19,7 @@ from fedgmr.experiments.seal import digest_recipe
 from fedgmr.experiments.sweep.keys import recipe_key
 from fedgmr.experiments.sweep.plan import run_name
 from fedgmr.files import METRICS, RECIPE, SUMMARY, read_json, write_atomic
-from fedgmr.recipe import SCHEMA_VERSION, recipe_from
+from fedgmr.recipe import SCHEMA_VERSION, foreign_recipe
 from fedgmr.reporting.recorder import digest_rows, read_rows
 from fedgmr.reporting.records import digest_summary, read_run
 from fedgmr.settings.text import dump, read_mapping
@@ -41,7 +41,7 @@ def rewrite_runs(store: Path) -> Iterator[str]:
         before = read_mapping(path)
         data = upgrade(before)
         try:
-            recipe = recipe_from(data)
+            recipe = foreign_recipe(data)
         except ValueError as error:
             raise ValueError(f"{path} cannot be rewritten: {error}") from error
         target = directory

@@ -12,6 +12,8 @@ from fedgmr.experiments.rundir import read_recipe
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.display import Display, RunRow
 from fedgmr.settings.refusals import SettingError
+from fedgmr.settings.schema import plain
+from fedgmr.settings.trust import import_paths, trust_packages
 
 _BY_NODE = "deployment.identity=node"  # authenticated nodes keep their ids, so nobody has to be believed
 _BY_CLAIM = "deployment.identity=claimed"  # others come back with new ids; on the loopback interface they are our own
@@ -52,6 +54,7 @@ def _local(given: argparse.Namespace) -> int:
     if given.clients < 1:
         raise SettingError(f"--clients is {given.clients}: give at least 1.")
     recipe = words.load(_BY_NODE if given.tls else _BY_CLAIM)
+    trust_packages(import_paths(plain(recipe)))  # the nodes of this fleet are the user's own
     check_flower()
     recipe = pace_for_trial(recipe, words.keys, clients=given.clients, start=measure_start(given.clients))
     directory = Path(given.output) if given.output else words.directory(f"{recipe.name}-deployed")

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedgmr.cli import catalogue, deploy, paper, runs, sweeps
 from fedgmr.exchange import Diverged
+from fedgmr.settings.trust import trust_packages
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = _show_warning
     sys.path.append(os.getcwd())  # a user's own task or method lies where the command is called
     given = _parsed(arguments)
+    trust_packages(given.trust or ())
     try:
         return int(given.call(given) or 0)
     except Diverged as error:
@@ -46,6 +48,13 @@ def make_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for group in (runs, sweeps, paper, deploy, catalogue):
         group.add_verbs(verbs)
+    for verb in verbs.choices.values():
+        verb.add_argument(
+            "--trust",
+            action="append",
+            metavar="PACKAGE",
+            help="a package that recipes in run directories may import; may be repeated",
+        )
     return parser
 
 

@@ -8,7 +8,7 @@ so is part of an evaluation. Merging and recording are left out.
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from fedgmr.reporting.quantities import format_duration
 from fedgmr.server.coordination import Asynchronous
 from fedgmr.server.server import Server
 from fedgmr.settings.schema import plain
+from fedgmr.settings.trust import import_paths
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.task import Task
 
@@ -66,7 +67,8 @@ class Estimate:
 def estimate_runs(runs: Sequence[PlannedRun], stores: Sequence[Path]) -> Estimate:
     """Estimate how long the rest of each run of a plan takes, alone on this device; `stores` have runs to go by."""
     to_do = list({run.name: run for run in runs if run.to_do}.values())
-    rates = _finished_rates(stores) if to_do else {}
+    trust = {path for run in to_do for path in import_paths(plain(run.recipe))}
+    rates = _finished_rates(stores, trust) if to_do else {}
     seconds: dict[str, float | None] = {}
     unknown = []
     for run in to_do:
@@ -184,14 +186,14 @@ def count_updates(recipe: Recipe, layout: Layout) -> tuple[list[float], float]:
     return [number * share for number in updates], merges * share
 
 
-def _finished_rates(stores: Sequence[Path]) -> dict[tuple[str, str], list[float]]:
+def _finished_rates(stores: Sequence[Path], trust: Collection[str]) -> dict[tuple[str, str], list[float]]:
     """Wall seconds per virtual second of the finished runs below `stores`, by kind."""
     rates: dict[tuple[str, str], list[float]] = {}
     for path in sorted({path.parent for store in stores for path in store.rglob(SUMMARY)}):
         try:
             summary = read_json(path / SUMMARY)
             if summary["status"] == "finished":
-                kind = _kind(read_recipe(path), summary["device"])
+                kind = _kind(read_recipe(path, trust), summary["device"])
                 rates.setdefault(kind, []).append(summary["wall_seconds"] / summary["seconds"])
         except (ValueError, KeyError, TypeError, OSError):  # not a run; a plan names those it cannot read
             continue

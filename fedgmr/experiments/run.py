@@ -5,7 +5,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -122,11 +122,15 @@ def run_recipe(
     return run_assembly(assemble(resolve(recipe, task), task), output, watcher)
 
 
-def resume_run(directory: Path, watcher: Watcher | None = None) -> Result:
-    """Continue an interrupted run from its newest valid checkpoint (from the beginning if it had none yet)."""
-    recipe = open_run(directory)
+def resume_run(directory: Path, watcher: Watcher | None = None, *, trust: Iterable[str] = ()) -> Result:
+    """Continue an interrupted run from its newest valid checkpoint (from the beginning if it had none yet).
+
+    `trust` names packages or import paths that its recipe may import, beside those of FEDGMR_TRUST.
+    """
+    recipe = open_run(directory, trust)
     with locked(directory):
-        return run_assembly(assemble(recipe, make_task(recipe)), directory, watcher, resume=True)
+        task = make_task(recipe)
+        return run_assembly(assemble(resolve(recipe, task), task), directory, watcher, resume=True)
 
 
 def run_assembly(

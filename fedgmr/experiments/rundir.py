@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from fedgmr.files import RECIPE, SUMMARY, read_json, write_atomic
-from fedgmr.recipe import Recipe, recipe_from
+from fedgmr.recipe import Recipe, foreign_recipe
 from fedgmr.reporting.records import digest_summary
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
@@ -71,16 +71,16 @@ def create_run(directory: Path, recipe: Recipe) -> None:
     write_atomic(directory / RECIPE, dump(plain(recipe)))
 
 
-def read_recipe(directory: Path) -> Recipe:
-    """The recipe of a run directory; SettingError where it is none."""
+def read_recipe(directory: Path, trust: Iterable[str] = ()) -> Recipe:
+    """The recipe of a run directory; SettingError where it is none, or names code that is not trusted."""
     if not (directory / RECIPE).is_file():
         raise SettingError(f"{str(directory)!r} is not a run directory: it has no {RECIPE}.")
-    return recipe_from(read_mapping(directory / RECIPE))
+    return foreign_recipe(read_mapping(directory / RECIPE), trust)
 
 
-def open_run(directory: Path) -> Recipe:
-    """The recipe of a run that can be resumed."""
-    recipe = read_recipe(directory)
+def open_run(directory: Path, trust: Iterable[str] = ()) -> Recipe:
+    """The recipe of a run that can be resumed; `trust` names code that it may import."""
+    recipe = read_recipe(directory, trust)
     if read_json(directory / SUMMARY).get("status") == "finished":
         raise SettingError(f"The run in {str(directory)!r} is finished: there is nothing to resume.")
     return recipe

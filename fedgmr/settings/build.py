@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from fedgmr.settings.refusals import Place, SettingError, say_in_one_line, show_value, suggestion
 from fedgmr.settings.slots import BOUNDS, Slot, is_value, keys_of, kind_of
+from fedgmr.settings.trust import check_trusted
 
 T = TypeVar("T")
 
@@ -61,8 +62,10 @@ def imported(name: str, path: str) -> Any:
     """Import the object ``package.module:Name`` that a user named under the key ``path``.
 
     Raises:
-        SettingError: the module cannot be imported or has no such name.
+        SettingError: the module cannot be imported or has no such name, or settings of others name it and nobody trusts
+            it.
     """
+    check_trusted(name, path)
     module, _, qualname = name.partition(":")
     try:
         found: Any = importlib.import_module(module)

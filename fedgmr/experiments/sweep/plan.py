@@ -7,7 +7,7 @@ with another or nested. Read `perform.py` next.
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,8 @@ from fedgmr.experiments.sweep.keys import recipe_key
 from fedgmr.files import RECIPE, SUMMARY, read_json
 from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
+from fedgmr.settings.schema import plain
+from fedgmr.settings.trust import import_paths
 
 Status = Literal["finished", "diverged", "interrupted", "missing"]
 _ENDED = ("finished", "diverged")
@@ -50,8 +52,9 @@ def plan_sweep(recipes: Sequence[Recipe], store: Path, *, also: Sequence[Path] =
     Interrupted runs are taken up in `store`, and missing ones will be there; finished ones below `also` count, too.
     """
     keys = [recipe_key(recipe) for recipe in recipes]
-    here = _runs_below(store, set(keys))
-    elsewhere = [run for place in also for run in _runs_below(place, set(keys)) if run[2] == "finished"]
+    wanted = dict(zip(keys, recipes, strict=True))
+    here = _runs_below(store, wanted)
+    elsewhere = [run for place in also for run in _runs_below(place, wanted) if run[2] == "finished"]
     found: dict[str, tuple[Path, Status]] = {}
     # The first of these wins: a result, then what is known to diverge, then what has begun.
     for key, directory, status in sorted([*here, *elsewhere], key=lambda run: _RANKS[run[2]]):
@@ -74,7 +77,7 @@ def plan_comparison(points: Sequence[GridPoint], directory: Path) -> list[Planne
         key = recipe_key(point.recipe)
         path = directory / f"{point.method.replace(':', '.')}-seed{point.recipe.seed}"
         status = run_status(path)
-        if status != "missing" and recipe_key(read_recipe(path)) != key:
+        if status != "missing" and recipe_key(read_recipe(path, import_paths(plain(point.recipe)))) != key:
             raise SettingError(f"{str(path)!r} holds a run with other settings: give another output or remove it.")
         if status in _ENDED:
             read_sealed_run(path)
@@ -95,7 +98,7 @@ def describe_plan(runs: Sequence[PlannedRun]) -> str:
 
 def find_finished(recipes: Sequence[Recipe], stores: Sequence[Path]) -> dict[str, Path]:
     """Directories of the finished runs of these recipes anywhere below `stores`, by key; the first store wins."""
-    wanted = {recipe_key(recipe) for recipe in recipes}
+    wanted = {recipe_key(recipe): recipe for recipe in recipes}
     runs = [run for store in stores for run in _runs_below(store, wanted) if run[2] == "finished"]
     return {key: directory for key, directory, _ in reversed(runs)}
 
@@ -113,11 +116,15 @@ def run_status(directory: Path) -> Status:
     return "interrupted" if (directory / RECIPE).is_file() else "missing"
 
 
-def _runs_below(store: Path, wanted: set[str]) -> Iterator[tuple[str, Path, Status]]:
-    """Yield (key, directory, status) of the wanted runs below a directory; warn of those that cannot be read."""
+def _runs_below(store: Path, wanted: Mapping[str, Recipe]) -> Iterator[tuple[str, Path, Status]]:
+    """Yield (key, directory, status) of the wanted runs below a directory; warn of those that cannot be read.
+
+    What the wanted recipes import, those of the store may import too.
+    """
+    trust = {path for recipe in wanted.values() for path in import_paths(plain(recipe))}
     for path in sorted(store.rglob(RECIPE)):
         try:
-            key = recipe_key(read_recipe(path.parent))
+            key = recipe_key(read_recipe(path.parent, trust))
             if key in wanted:
                 status = run_status(path.parent)
                 if status in _ENDED:

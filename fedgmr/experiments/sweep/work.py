@@ -15,6 +15,8 @@ from fedgmr.experiments.run import Watcher, resume_run, run_recipe
 from fedgmr.experiments.sweep.plan import run_status
 from fedgmr.files import SUMMARY, read_json
 from fedgmr.recipe import Recipe
+from fedgmr.settings.schema import plain
+from fedgmr.settings.trust import import_paths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,8 @@ def perform_run(recipe: Recipe, directory: Path, watcher: Watcher | None = None)
         if status == "missing":
             return Outcome(status="finished", accuracy=run_recipe(recipe, directory, watcher).final_accuracy)
         if status == "interrupted":
-            return Outcome(status="finished", accuracy=resume_run(directory, watcher).final_accuracy)
+            resumed = resume_run(directory, watcher, trust=import_paths(plain(recipe)))
+            return Outcome(status="finished", accuracy=resumed.final_accuracy)
         if status == "diverged":
             problem = read_json(directory / SUMMARY).get("problem", "It diverged.")
             return Outcome(status="diverged", problem=str(problem))

@@ -22,7 +22,8 @@ from fedgmr.flower.answers import reply
 from fedgmr.flower.client.client_node import ClientNode
 from fedgmr.flower.client.node_state import HeldMap, NodeState
 from fedgmr.flower.messages import Order, Piece, read_settings
-from fedgmr.recipe import recipe_from
+from fedgmr.recipe import foreign_recipe
+from fedgmr.settings.trust import split_names
 from fedgmr.submodels.levels import LevelMap
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ def hello(message: Message, context: Context) -> Message:
     """Keep the recipe, look at the data, say who this is."""
     state, settings = NodeState.of(context.node_config, context.node_id), read_settings(message)
     state.keep_recipe(settings["recipe"])
-    node = ClientNode(recipe_from(json.loads(settings["recipe"])), context.node_config)
+    node = _node(settings["recipe"], context)
     client_id = state.client_id() if "state-dir" in context.node_config else ""
     return replace(node.introduce(client_id, classes=settings["classes"]), life=_life(context)).reply(message)
 
@@ -53,7 +54,7 @@ def train(message: Message, context: Context) -> Message:
     recipe = state.recipe(order.checksum)
     if recipe is None:
         return reply(message, {"lacks": "recipe"})
-    node = ClientNode(recipe_from(json.loads(recipe)), context.node_config)
+    node = _node(recipe, context)
     try:
         levels = _level_map(node, state, order, maps, context.run_id)
         if levels is None:
@@ -90,6 +91,12 @@ def _life(context: Context) -> str:
     if _LIFE not in context.state:
         context.state[_LIFE] = ConfigRecord({"name": uuid.uuid4().hex})
     return str(context.state.config_records[_LIFE]["name"])
+
+
+def _node(recipe: str, context: Context) -> ClientNode:
+    """The node for a recipe that the server sent; only code that the node's own configuration trusts is imported."""
+    trust = split_names(str(context.node_config.get("trust", "")))
+    return ClientNode(foreign_recipe(json.loads(recipe), trust), context.node_config)
 
 
 def _level_map(node: ClientNode, state: NodeState, order: Order, maps: Sequence[Piece], run: int) -> LevelMap | None:

@@ -31,7 +31,7 @@ from fedgmr.tasks.partition import Indices
 from fedgmr.tasks.task import Task
 
 _OPTION = "task."
-_KEYS = ("partition-id", "num-partitions", "state-dir", "data-root", "device")
+_KEYS = ("partition-id", "num-partitions", "state-dir", "data-root", "device", "trust")
 
 
 class ClientNode:
@@ -41,7 +41,8 @@ class ClientNode:
         """A node for a resolved recipe and the node's configuration.
 
         That has `partition-id` (none: all training samples are this node's), `num-partitions` (default: the recipe's
-        clients), `data-root` (as FEDGMR_DATA), `device`, and `task.OPTION` for options of the task.
+        clients), `data-root` (as FEDGMR_DATA), `device`, `trust` (as FEDGMR_TRUST), and `task.OPTION` for options
+        of the task.
         """
         unknown = [key for key in config if key not in _KEYS and not key.startswith(_OPTION)]
         if unknown:

@@ -5,6 +5,7 @@ Keys of the run's configuration (`flwr run . -c "..."`):
   overrides  `key=value` words that change it
   output     the run directory; empty: a new one under runs/
   resume     true: go on with the run in `output` from its newest checkpoint; its recipe counts, not the one named
+  trust      with resume: packages that this recipe may import, with commas (as FEDGMR_TRUST)
 """
 
 import contextlib
@@ -35,6 +36,7 @@ from fedgmr.recipe import Recipe, load_recipe
 from fedgmr.reporting.display import Display
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
+from fedgmr.settings.trust import split_names
 from fedgmr.wire import ValueType
 
 _log = logging.getLogger(__name__)
@@ -66,7 +68,7 @@ def run(grid: Grid, run_id: int, config: Mapping[str, Any], clock: Clock) -> tup
     output, resume = str(config.get("output", "")), bool(config.get("resume", False))
     if resume:
         directory = Path(output)
-        recipe = open_run(directory)
+        recipe = open_run(directory, split_names(str(config.get("trust", ""))))
     else:
         recipe = load_recipe(_recipe_source(str(config.get("recipe", "quickstart"))), _overrides(config))
         directory = Path(output) if output else Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
