@@ -14,6 +14,7 @@ from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous, Coordination, Fastest, SemiAsynchronous, Synchronous
 from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.restoration import FixedTime, Restoration, Saturation
+from fedgmr.server.robust import ClippedMean, CoordinateMedian, TrimmedMean
 from fedgmr.server.staleness import Constant, Hinge, Polynomial, Staleness
 from fedgmr.submodels.levels import Ladder, check_ladder
 from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Taylor
@@ -34,7 +35,19 @@ class ServerRules:
         metadata={"kinds": (FullModel, Taylor, Magnitude, Random, Threshold, WidthPrefix, RollingWindow)},
     )
     aggregation: Aggregation = field(
-        default=MaskAware(), metadata={"kinds": (MaskAware, LabelAware, ZeroPadded, GradientAverage, Mixing)}
+        default=MaskAware(),
+        metadata={
+            "kinds": (
+                MaskAware,
+                LabelAware,
+                ZeroPadded,
+                GradientAverage,
+                Mixing,
+                TrimmedMean,
+                CoordinateMedian,
+                ClippedMean,
+            )
+        },
     )
     coordination: Coordination = field(
         default=Synchronous(), metadata={"kinds": (Synchronous, SemiAsynchronous, Asynchronous, Fastest)}
