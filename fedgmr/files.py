@@ -3,13 +3,18 @@
 Imports nothing of the package, so every other part may use it. docs/run-directory.md says what the files hold.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 RECIPE = "recipe.yaml"
 METRICS = "metrics.jsonl"
@@ -28,6 +33,9 @@ def write_atomic(path: Path, content: str | bytes | Callable[[Path], object]) ->
     Args:
         path: the file; its folder must exist.
         content: the whole content, text as UTF-8; or a function that writes it to the path it is given.
+
+    Raises:
+        OSError: it cannot be written (a full disk, no permission); it names the file, and nothing is left of it.
     """
     # Not from tempfile: its files are private to their owner, and os.replace would keep them so.
     draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
@@ -39,9 +47,23 @@ def write_atomic(path: Path, content: str | bytes | Callable[[Path], object]) ->
         with draft.open("rb") as stream:
             os.fsync(stream.fileno())
         os.replace(draft, path)
-    except BaseException:  # an interruption, too, must not leave the draft behind
-        draft.unlink(missing_ok=True)
+    except BaseException as error:  # an interruption, too, must not leave the draft behind
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        if isinstance(error, OSError | SafetensorError):
+            raise unwritable(path, error) from error
         raise
+
+
+def unwritable(path: Path, error: Exception) -> OSError:
+    """An error of the system that names the file, for one that may name none (a full disk) or another (a draft)."""
+    code = getattr(error, "errno", None)
+    return OSError(code or errno.EIO, os.strerror(code) if code else str(error), str(path))
+
+
+def file_name(text: str) -> str:
+    """A text as the name of one file or directory: no separators, no spaces."""
+    return re.sub(r"[^\w.-]+", ".", text)
 
 
 def read_json(path: Path) -> dict[str, Any]:

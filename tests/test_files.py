@@ -1,13 +1,16 @@
 """Files are written whole or not at all, and the last row of a growing file is found."""
 
+import errno
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 
-from fedgmr.files import last_row, read_json, write_atomic
+from fedgmr.files import file_name, last_row, read_json, write_atomic
+from fedgmr.reporting.recorder import Recorder
 
 
 def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,3 +71,28 @@ def test_only_the_tail_of_a_long_file_is_read(tmp_path: Path) -> None:
     assert row is not None
     assert row["n"] == 199
     assert last_row(path, a=0) is None  # too far back, and the cut line before it does no harm
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"\[Errno 28\] No space left on device: '.*/summary.json'"):
+        write_atomic(tmp_path / "summary.json", "text")
+    with pytest.raises(OSError, match=r"'.*/model.safetensors'"):
+        write_atomic(tmp_path / "model.safetensors", lambda draft: save_file({}, draft / "no" / "such"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_on_a_full_disk_name_their_file(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    recorder = Recorder(tmp_path)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/metrics.jsonl'"):
+        recorder.record({"seconds": 0.0})
+    recorder.close()
+
+
+def test_the_name_of_a_run_is_one_name() -> None:
+    assert file_name("../../evil-1") == "......evil-1"
+    assert file_name("a b/c\\d") == "a.b.c.d"

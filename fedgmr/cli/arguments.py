@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedgmr.files import file_name
 from fedgmr.recipe import Recipe, load_recipe
 from fedgmr.settings.refusals import SettingError
 
@@ -63,7 +64,7 @@ class RecipeWords:
         """Choose the output directory: the given one, or a new one below runs/ with this name and the time."""
         if self.output is not None:
             return self.output
-        stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        stem = Path("runs") / file_name(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
         path, number = stem, 2
         while path.exists():
             path, number = stem.with_name(f"{stem.name}-{number}"), number + 1

@@ -1,7 +1,8 @@
-"""The verbs of one run: run, resume, export, verify; and the last line of a run, with its report."""
+"""The verbs of one run: run, resume, export, report, verify; and the last line of a run, with its report."""
 
 import argparse
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ def add_verbs(verbs: Any) -> None:
     export.add_argument("view", metavar="VIEW", nargs="?", help="merged, padded, 'level 0.05', ...; none: list them")
     export.add_argument("--output", metavar="FILE", help="default: VIEW.safetensors in the run directory")
     export.set_defaults(call=_export)
+
+    report = verbs.add_parser("report", help="write the report of runs again")
+    report.add_argument("runs", metavar="RUN", nargs="+", help="a run directory, which may be unfinished")
+    report.set_defaults(call=_report)
 
     verify = verbs.add_parser(
         "verify",
@@ -75,6 +80,11 @@ def _export(given: argparse.Namespace) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     save_model(output, state)
     print(f"Model: {output}")
+
+
+def _report(given: argparse.Namespace) -> None:
+    for run in given.runs:
+        print(report_line(partial(write_report, run), f"Run: {run}"))
 
 
 def _verify(given: argparse.Namespace) -> int:

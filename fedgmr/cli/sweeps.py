@@ -66,6 +66,8 @@ def _compare(given: argparse.Namespace) -> int:
     words = RecipeWords.read(given.recipe)
     data = read_recipe_data(words.source)
     check_jobs(given.jobs)
+    if given.target is not None and not 0 < given.target <= 1:
+        raise SettingError(f"--target is {given.target:g}: give the accuracy as a fraction, such as 0.8 for 80 %.")
     points = grid_points(data, words.overrides, methods=given.methods.split(","), seeds=given.seeds)
     directory = words.directory(f"{points[0].recipe.name}-compare")
     plan = plan_comparison(points, directory)

@@ -5,6 +5,7 @@ directory says all; `assemble` builds the objects. Read next: `run.py`, which ru
 """
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,6 +113,13 @@ def assemble(recipe: Recipe, task: Task) -> Assembly[SimulatedFleet]:
     links = recipe.fleet.resolved_links()
     task = limit_samples(task, recipe).to(usable_device(recipe.device))
     parts, held_out = deal(recipe, task, len(links))
+    largest, batch = max(map(len, parts)), recipe.training.batch_size
+    if batch > largest:
+        warnings.warn(
+            f"training.batch_size is {batch} and no client has more than {largest} samples: a mini-batch holds samples "
+            "twice; give a smaller one.",
+            stacklevel=2,
+        )
     server, evaluator = make_server(recipe, task, parts)
     execution, executor = make_training(recipe, task, server.layout, server.plan, parts, held_out).chosen()
     recipe = replace(recipe, execution=execution)

@@ -5,6 +5,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ def simulate(
     task: Task | str,
     *,
     method: Method | str = "fedgmr",
-    fleet: FleetSettings | Sequence[Link] | str = "high",
+    fleet: FleetSettings | Mapping[str, Any] | Sequence[Link | Mapping[str, Any]] | str = "high",
     seconds: float,
     seed: int = 0,
     output: str | Path | None = None,
@@ -87,7 +88,7 @@ def simulate(
     Args:
         task: what is learned: a Task, the name of a built-in one, or an import path.
         method: a name (see `fedgmr list`), an import path, or a composed Method.
-        fleet: "high", "medium", "low", a FleetSettings, or one Link per client.
+        fleet: "high", "medium", "low", a FleetSettings, or one Link per client; the last two also as plain data.
         seconds: time budget in virtual seconds.
         seed: decides every random draw.
         output: a new run directory for records and checkpoints; None keeps all in memory.
@@ -98,8 +99,8 @@ def simulate(
     composed = named_method(method) if isinstance(method, str) else method
     if isinstance(fleet, str):
         fleet = build(FleetSettings, {"name": fleet}, path="fleet")
-    elif not isinstance(fleet, FleetSettings):
-        fleet = FleetSettings(name="custom", links=tuple(fleet))
+    elif not isinstance(fleet, FleetSettings | Mapping):
+        fleet = build(FleetSettings, {"name": "custom", "links": fleet}, path="fleet")
     data = {
         "name": composed.name,
         **settings,
@@ -197,6 +198,12 @@ class _Execution:
                     resumed=resumed and fleet.in_flight > 0,
                 )
             self._complete()
+            if server.tick == 0:
+                warnings.warn(
+                    f"Nothing was learned: no merge happened in {recipe.seconds:g} seconds. Give more seconds, faster "
+                    "links, or clients that are there.",
+                    stacklevel=2,
+                )
             if self.recorder.rows[-1]["seconds"] < recipe.seconds:
                 self._record(recipe.seconds)
                 self._complete()

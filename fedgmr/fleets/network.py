@@ -34,6 +34,11 @@ class Link:
         default=None, metadata={"at_least": 0, "help": "local training time; none: network.compute_seconds"}
     )
 
+    def __post_init__(self) -> None:
+        for name in ("down", "up"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: give a rate above 0, in MiB/s.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:

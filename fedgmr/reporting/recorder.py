@@ -5,6 +5,7 @@ the rows that a checkpoint does not know of, so that a resumed run writes them a
 digest of the rows before them.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from fedgmr.files import DIGEST_BYTES, METRICS, write_atomic
+from fedgmr.files import DIGEST_BYTES, METRICS, unwritable, write_atomic
 
 HOST_CLOCK = "wall"  # the one field in which two equal runs differ
 
@@ -74,10 +75,13 @@ class Recorder:
         self.rows.append(row)
         self._digest.add(row)
         if self._path is not None:
-            if self._file is None:
-                self._file = self._path.open("a")
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
+            try:
+                if self._file is None:
+                    self._file = self._path.open("a")
+                self._file.write(json.dumps(row) + "\n")
+                self._file.flush()
+            except OSError as error:
+                raise unwritable(self._path, error) from error
 
     def sync(self) -> None:
         """Put the rows on the disk itself, so that no checkpoint is ahead of them."""
@@ -87,8 +91,9 @@ class Recorder:
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            with contextlib.suppress(OSError):  # every row was flushed, or its error is known
+                file.close()
 
 
 def read_rows(path: Path, first: int | None = None) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ Runs are found by what their directories say, not by the names of the directorie
 with another or nested. Read `perform.py` next.
 """
 
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from fedgmr.experiments.rundir import read_recipe
 from fedgmr.experiments.seal import read_sealed_run
 from fedgmr.experiments.sweep.grid import GridPoint
 from fedgmr.experiments.sweep.keys import recipe_key
-from fedgmr.files import RECIPE, SUMMARY, read_json
+from fedgmr.files import RECIPE, SUMMARY, file_name, read_json
 from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
@@ -105,7 +104,7 @@ def find_finished(recipes: Sequence[Recipe], stores: Sequence[Path]) -> dict[str
 
 def run_name(recipe: Recipe, key: str) -> str:
     """The name of a run's directory in a store."""
-    return re.sub(r"[^\w.-]+", ".", f"{recipe.name}-{recipe.method.name}-s{recipe.seed}-{key}")
+    return file_name(f"{recipe.name}-{recipe.method.name}-s{recipe.seed}-{key}")
 
 
 def run_status(directory: Path) -> Status:

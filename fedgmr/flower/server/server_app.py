@@ -27,6 +27,7 @@ from fedgmr.experiments.assembly import Assembly, limit_samples, make_server, ma
 from fedgmr.experiments.run import Result, run_assembly
 from fedgmr.experiments.rundir import locked, open_run
 from fedgmr.experiments.time_model import round_period
+from fedgmr.files import file_name
 from fedgmr.fleets.measurement import Meter
 from fedgmr.fleets.sizes import WireSizes
 from fedgmr.flower.server.clock import Clock
@@ -71,7 +72,7 @@ def run(grid: Grid, run_id: int, config: Mapping[str, Any], clock: Clock) -> tup
         recipe = open_run(directory, split_names(str(config.get("trust", ""))))
     else:
         recipe = load_recipe(_recipe_source(str(config.get("recipe", "quickstart"))), _overrides(config))
-        directory = Path(output) if output else Path("runs") / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        directory = Path(output) if output else _new_directory(recipe.name)
     with locked(directory) if resume else contextlib.nullcontext():
         assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
         title = recipe.method.title or recipe.method.name
@@ -81,6 +82,10 @@ def run(grid: Grid, run_id: int, config: Mapping[str, Any], clock: Clock) -> tup
                 return directory, run_assembly(assembly, directory, watcher, resume=resume)
         finally:
             assembly.fleet.close()
+
+
+def _new_directory(name: str) -> Path:
+    return Path("runs") / file_name(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def assemble_deployed(
