@@ -4,6 +4,7 @@ The public names, nothing else. Importing this loads torch, numpy and safetensor
 `fedgmr/federation.py`, the loop.
 """
 
+import fedgmr.environment  # noqa: F401 - before anything loads torch
 from fedgmr.experiments.run import Result, simulate
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import FleetSettings

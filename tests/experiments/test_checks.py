@@ -1,6 +1,9 @@
 """What can be known before the work is said before it, from the command line and from Python alike."""
 
 import json
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -74,3 +77,22 @@ def test_a_report_can_be_made_again(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["report", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out == f"Report: {tmp_path / 'run' / 'report.html'}\n"
     assert (tmp_path / "run" / "report.html").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_sleep(given: str | None, found: str) -> None:
+    """The variable is there when torch is looked for, and one that the user sets stays."""
+    code = """
+import os, sys
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"))
+            raise SystemExit
+sys.meta_path.insert(0, Watch())
+import fedgmr
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout == f"{found}\n"
