@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("flwr")
 
@@ -16,6 +17,7 @@ from fedgmr import wire
 from fedgmr.experiments.assembly import make_task
 from fedgmr.experiments.dealing import deal
 from fedgmr.flower.answers import Hello
+from fedgmr.flower.client import client_app, client_node
 from fedgmr.flower.client.client_app import app
 from fedgmr.flower.client.client_node import ClientNode
 from fedgmr.flower.messages import Piece
@@ -91,6 +93,28 @@ def test_nodes_with_their_own_data_take_part(tmp_path: Path) -> None:
     told = [json.loads(line) for line in (tmp_path / "updates.jsonl").read_text().splitlines()]
     seconds = [event["client_seconds"]["train"] for event in told if event["event"] == "accepted"]
     assert seconds == pytest.approx([0.01] * 12)
+
+
+def test_a_process_makes_data_and_training_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes with three tasks and a hello each; the same updates as from nodes that are made anew every time."""
+    made: list[str] = []
+    for name in ("make_task", "make_training"):
+        monkeypatch.setattr(client_node, name, _counted(made, getattr(client_node, name)))
+    kept = Deployed(partitions(2, tmp_path / "a"), None, clients=2).drive(3)
+    assert sorted(made) == ["make_task"] * 2 + ["make_training"] * 2
+    made.clear()
+    monkeypatch.setattr(client_app, "_kept_node", client_app._kept_node.__wrapped__)
+    anew = Deployed(partitions(2, tmp_path / "b"), None, clients=2).drive(3)
+    assert sorted(made) == ["make_task"] * 2 * 4 + ["make_training"] * 2 * 3
+    assert torch.equal(kept.server.model, anew.server.model)
+
+
+def _counted(made: list[str], make: Any) -> Any:
+    def counting(*words: Any) -> Any:
+        made.append(make.__name__)
+        return make(*words)
+
+    return counting
 
 
 class _Node(ClientNode):

@@ -1,7 +1,8 @@
 """The client's app: it says who it is, and trains.
 
-Flower starts a new process for every message; only the node's files last. A node's settings are in its
-`--node-config`, see `client_node.py`; `state-dir` names a directory of its own, in which it also keeps its identity.
+SuperNodes start a new process for every message, so only the node's files last; Flower's simulation engine lets a
+process serve many, and then data and model are kept. A node's settings are in its `--node-config`, see
+`client_node.py`; `state-dir` names a directory of its own, in which it also keeps its identity.
 """
 
 import json
@@ -11,6 +12,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from flwr.app import ConfigRecord, Context, Message
@@ -96,7 +98,13 @@ def _life(context: Context) -> str:
 def _node(recipe: str, context: Context) -> ClientNode:
     """The node for a recipe that the server sent; only code that the node's own configuration trusts is imported."""
     trust = split_names(str(context.node_config.get("trust", "")))
-    return ClientNode(foreign_recipe(json.loads(recipe), trust), context.node_config)
+    return _kept_node(recipe, json.dumps(dict(context.node_config), sort_keys=True), tuple(trust))
+
+
+@lru_cache(maxsize=4)
+def _kept_node(recipe: str, config: str, trust: tuple[str, ...]) -> ClientNode:
+    """A node whose data and model serve all messages that this process gets; there are few nodes in one process."""
+    return ClientNode(foreign_recipe(json.loads(recipe), trust), json.loads(config))
 
 
 def _level_map(node: ClientNode, state: NodeState, order: Order, maps: Sequence[Piece], run: int) -> LevelMap | None:

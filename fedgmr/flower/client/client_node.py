@@ -5,7 +5,7 @@ The recipe comes from the server; the place of the data comes from the node (`--
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -30,6 +30,7 @@ from fedgmr.submodels.rankings import RankingInputs
 from fedgmr.tasks.partition import Indices
 from fedgmr.tasks.task import Task
 
+Train = Callable[[Sequence[ClientTask]], Sequence[Update]]
 _OPTION = "task."
 _KEYS = ("partition-id", "num-partitions", "state-dir", "data-root", "device", "trust")
 
@@ -54,6 +55,8 @@ class ClientNode:
         execution = replace(recipe.execution, executor="sequential")
         self.recipe = replace(recipe, task=task, execution=execution)
         self.config = config
+        self._dealt: dict[int, tuple[Indices, Indices | None]] = {}  # by client
+        self._training: tuple[tuple[int, int], Train] | None = None  # of a run and client
 
     @cached_property
     def device(self) -> torch.device:
@@ -94,6 +97,11 @@ class ClientNode:
 
     def samples(self, client: int) -> tuple[Indices, Indices | None]:
         """The training samples of the client that this node is, and its held-out ones where clients validate."""
+        if client not in self._dealt:
+            self._dealt[client] = self._deal(client)
+        return self._dealt[client]
+
+    def _deal(self, client: int) -> tuple[Indices, Indices | None]:
         if self.partition >= 0:
             parts = int(self.config.get("num-partitions", len(self.recipe.fleet.resolved_links())))
             if self.partition >= parts:
@@ -153,12 +161,18 @@ class ClientNode:
             memory=None if memory is None else memory.to(self.device),
             **self._model(order, values, levels, run),
         )
-        part, held_out = self.samples(order.client)
-        nothing: Indices = np.arange(0)
-        parts = [nothing] * order.client + [part]
-        held = None if held_out is None else [nothing] * order.client + [held_out]
-        training = make_training(self.recipe, self.task, self.layout, self.plan, parts, held)
-        return training.sequential().train([task])[0]
+        return self._training_of(run, order.client)([task])[0]
+
+    def _training_of(self, run: int, client: int) -> Train:
+        """The client's training, kept from task to task; another run's would know other maps by the same versions."""
+        if self._training is None or self._training[0] != (run, client):
+            part, held_out = self.samples(client)
+            nothing: Indices = np.arange(0)
+            parts = [nothing] * client + [part]
+            held = None if held_out is None else [nothing] * client + [held_out]
+            training = make_training(self.recipe, self.task, self.layout, self.plan, parts, held)
+            self._training = ((run, client), training.sequential().train)
+        return self._training[1]
 
     def _model(self, order: Order, pieces: Sequence[Piece], levels: LevelMap, run: int) -> dict[str, torch.Tensor]:
         """The sub-model's values in the flat vector, zero outside, and the model's buffers."""
