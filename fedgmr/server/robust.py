@@ -2,8 +2,9 @@
 
 Trimmed mean and coordinate median: Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning, ICML 2018.
 Clipping about the current model: Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML
-2021. Both assume that everybody holds everything. Here a coordinate with one holder takes its value, and one with two
-takes their mean, so where few hold a coordinate no rule helps (docs/security.md). Read next: `aggregation.py`.
+2021. Both assume that everybody holds everything. Here a coordinate with one holder takes its value, and of two nobody
+can tell who is right: trimmed mean and equal weights give the mean, the median otherwise the heavier one's value. So
+where few hold a coordinate no rule helps (docs/security.md). Read next: `aggregation.py`.
 """
 
 from collections.abc import Callable, Sequence
