@@ -44,8 +44,8 @@ LEFT_OUT = "left out"
 # What `--brief` leaves in the columns beside the default, and of the slow client.
 BRIEF = {
     "clip": ("", LEFT_OUT, "1e38", "values x 100"),
-    "trimmed mean": ("", LEFT_OUT, "values x 100", *WITHIN[1:]),
-    "median": ("", LEFT_OUT, "values x 100", *WITHIN[1:]),
+    "trimmed mean": ("", LEFT_OUT, "values x 100", *WITHIN),
+    "median": ("", LEFT_OUT, "values x 100", *WITHIN),
     "slow client": (LEFT_OUT, "values x 100", WITHIN[2]),
 }
 
