@@ -76,7 +76,7 @@ def test_installed_command_works_away_from_the_source(environment: Path, tmp_pat
     assert Path(place.strip()).is_relative_to(environment.parent)
     assert "quickstart" in _run(str(environment / "fedgmr"), "list", cwd=tmp_path)
     shown = _run(str(environment / "fedgmr"), "show", "quickstart", cwd=tmp_path)
-    assert shown.startswith("schema_version: 2\nname: quickstart\n")
+    assert shown.startswith("schema_version: 3\nname: quickstart\n")
     assert list(tmp_path.iterdir()) == []
 
 
