@@ -5,7 +5,8 @@ The public names, nothing else. Importing this loads torch, numpy and safetensor
 """
 
 import fedgmr.environment  # noqa: F401 - before anything loads torch
-from fedgmr.experiments.run import Result, simulate
+from fedgmr.experiments.progress import Result
+from fedgmr.experiments.run import simulate
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method

@@ -3,73 +3,22 @@
 `simulate` is the Python entry point; `run_recipe` and `resume_run` are what the command line calls.
 """
 
-import math
-import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from torch import Tensor
-
-from fedgmr.exchange import Diverged
-from fedgmr.experiments.allocation import reused_memory
 from fedgmr.experiments.assembly import Assembly, assemble, make_task, resolve
-from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint, save_model
-from fedgmr.experiments.rundir import create_run, locked, open_run, provenance, write_summary
-from fedgmr.experiments.seal import check_checkpoint, checkpoint_seal, recipe_digest, warn_of_threads
-from fedgmr.experiments.views import MERGED, Views, best_view, compared, view_of, views_due
-from fedgmr.federation import federate
-from fedgmr.files import MODEL, VIEWS
+from fedgmr.experiments.checkpoint import load_checkpoint
+from fedgmr.experiments.progress import Result, RunInProgress, Watcher
+from fedgmr.experiments.rundir import create_run, locked, open_run
+from fedgmr.experiments.seal import check_checkpoint, warn_of_threads
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
 from fedgmr.recipe import Recipe, TaskSettings
-from fedgmr.reporting.recorder import History, Recorder
+from fedgmr.reporting.recorder import Recorder
 from fedgmr.settings.build import build
 from fedgmr.tasks.task import Task
-from fedgmr.training.evaluation.evaluator import Measurement
-
-Scores = dict[str, tuple[Measurement, Measurement | None]]  # by view: on the test set, and on validation samples
-
-
-class Watcher(Protocol):
-    """Sees how a run goes (a display, a log)."""
-
-    def update(
-        self, *, seconds: float, tick: int, accuracy: float, density: float, bytes_up: int, bytes_down: int
-    ) -> None:
-        """Be told where the run stands."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Result:
-    """The result of a run."""
-
-    recipe: Recipe
-    history: History
-    model: dict[str, Tensor]  # the final model of the best view, by parameter and buffer name
-    views: Views  # all that the run can hand out
-    summary: dict[str, Any]
-
-    @property
-    def final_accuracy(self) -> float:
-        """Accuracy of the merged model at the time budget, 0..1."""
-        return float(self.history[-1]["accuracy"])
-
-    def save(self, path: str | Path) -> Path:
-        """Write a run directory: recipe, metrics, summary, final models. Returns it."""
-        directory = Path(path)
-        with locked(directory):
-            create_run(directory, self.recipe)
-            recorder = Recorder(directory)
-            for row in self.history:
-                recorder.record(dict(row))
-            recorder.close()
-            _save_models(directory, self)
-            write_summary(directory, self.summary | {"recipe_digest": recipe_digest(directory)})
-        return directory
 
 
 def simulate(
@@ -146,230 +95,15 @@ def run_assembly(
         recorded = load_checkpoint(directory, assembly.server, assembly.fleet, _taken_up)
         recorder = Recorder(directory)
         recorder.cut_back(recorded or 0)
-        return _Execution(assembly, recorder, directory, watcher).finish(resumed=recorded is not None)
+        return RunInProgress(assembly, recorder, directory, watcher).finish(resumed=recorded is not None)
     if directory is None:
-        return _Execution(assembly, Recorder(), None, watcher).finish(resumed=False)
+        return RunInProgress(assembly, Recorder(), None, watcher).finish(resumed=False)
     with locked(directory):
         create_run(directory, assembly.recipe)
-        return _Execution(assembly, Recorder(directory), directory, watcher).finish(resumed=False)
+        return RunInProgress(assembly, Recorder(directory), directory, watcher).finish(resumed=False)
 
 
 def _taken_up(file: Path, state: Mapping[str, Any]) -> None:
     """Check a checkpoint before a run goes on from it."""
     check_checkpoint(file, state)
     warn_of_threads(file.parents[1], state)
-
-
-def _save_models(directory: Path, result: Result) -> None:
-    save_model(directory / MODEL, result.model)
-    if len(result.views.states) > 1:
-        result.views.save(directory / VIEWS)
-
-
-class _Execution:
-    """One pass through the loop: evaluates on the time grid, records, checkpoints."""
-
-    def __init__(
-        self, assembly: Assembly[Any], recorder: Recorder, directory: Path | None, watcher: Watcher | None
-    ) -> None:
-        self.assembly, self.recorder, self.directory, self.watcher = assembly, recorder, directory, watcher
-        self.recipe_digest = None if directory is None else recipe_digest(directory)  # of the file, as it begins
-        last = recorder.rows[-1] if recorder.rows else {"wall": 0.0, "seconds": 0.0}
-        # A resumed run's wall time and evaluation grid go on where they were cut.
-        self.began = time.perf_counter() - last["wall"]
-        self.grid = self._grid(last["seconds"])
-        self.unscored: tuple[dict[str, Any], Scores] | None = None  # the newest row, while a GPU measures
-        self.saved = time.perf_counter()  # the last checkpoint, or the start
-
-    def finish(self, *, resumed: bool) -> Result:
-        """Run to the time budget; what was recorded stays whatever happens."""
-        server, fleet, recipe = self.assembly.server, self.assembly.fleet, self.assembly.recipe
-        try:
-            if not resumed:
-                self._record(0.0)
-                self._complete()
-            with reused_memory():
-                federate(
-                    server,
-                    fleet,
-                    seconds=recipe.seconds,
-                    after_tick=self._after_tick,
-                    # Real nodes' tasks are lost with the server that sent them.
-                    resumed=resumed and fleet.in_flight > 0,
-                )
-            self._complete()
-            if server.tick == 0:
-                warnings.warn(
-                    f"Nothing was learned: no merge happened in {recipe.seconds:g} seconds. Give more seconds, faster "
-                    "links, or clients that are there.",
-                    stacklevel=2,
-                )
-            if self.recorder.rows[-1]["seconds"] < recipe.seconds:
-                self._record(recipe.seconds)
-                self._complete()
-        except Diverged as error:
-            self._complete()
-            if self.directory is not None:
-                write_summary(self.directory, self._summary("diverged") | {"problem": str(error)})
-            raise
-        finally:
-            self.recorder.close()
-        # Of the final merged model; None where clients validate.
-        evaluator = self.assembly.evaluator
-        validated = None if server.validate is None else evaluator.validate(*view_of(server, MERGED)).accuracy
-        views, summary = Views.of(server, evaluator), self._summary("finished", validated) | self._emptiness()
-        result = Result(
-            recipe=recipe,
-            history=History(self.recorder.rows),
-            model=views.state(summary["best_view"] or MERGED),
-            views=views,
-            summary=summary,
-        )
-        if self.directory is not None:
-            _save_models(self.directory, result)
-            # Last, because a finished summary says that everything else is there.
-            write_summary(self.directory, result.summary)
-        return result
-
-    def _emptiness(self) -> dict[str, str]:
-        """What the summary says of a deployed run whose nodes came to nothing; a simulated fleet does what is asked."""
-        server, fleet = self.assembly.server, self.assembly.fleet
-        if fleet.clock == "virtual" or any(server.updates):
-            return {}
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(fleet.refused.items())) or "no task ended"
-        text = f"No update was accepted in the whole run ({reasons}): see updates.jsonl and the logs of the nodes."
-        return {"status": "empty", "problem": text}
-
-    def _grid(self, seconds: float) -> int:
-        every = self.assembly.recipe.evaluation.every_seconds
-        assert every is not None, "resolved before a run"
-        return int(seconds / every + 1e-9)
-
-    def _checkpoint_due(self, tick: int) -> bool:
-        settings = self.assembly.recipe.checkpoint
-        if settings.every is not None:
-            return tick % settings.every == 0
-        return time.perf_counter() - self.saved >= settings.seconds
-
-    def _after_tick(self) -> None:
-        server, fleet, recipe = self.assembly.server, self.assembly.fleet, self.assembly.recipe
-        self._complete(at_once=False)
-        if self._grid(fleet.now) > self.grid:
-            self.grid = self._grid(fleet.now)
-            self._record(fleet.now)
-        if self.directory is not None and self._checkpoint_due(server.tick):
-            server.settle()
-            self._complete()
-            self.recorder.sync()
-            save_checkpoint(
-                self.directory,
-                server,
-                fleet,
-                recorded=len(self.recorder.rows),
-                keep=recipe.checkpoint.keep,
-                seal=checkpoint_seal(self.recipe_digest, self.recorder),
-            )
-            self.saved = time.perf_counter()
-        if self.watcher is not None:
-            levels = server.client_levels
-            self.watcher.update(
-                seconds=fleet.now,
-                tick=server.tick,
-                accuracy=self.recorder.rows[-1]["accuracy"],
-                density=sum(map(server.ladder.__getitem__, levels)) / len(levels),
-                bytes_up=sum(fleet.bytes_up),
-                bytes_down=sum(fleet.bytes_down),
-            )
-
-    def _record(self, seconds: float) -> None:
-        server, fleet = self.assembly.server, self.assembly.fleet
-        self._complete()
-        server.settle()
-        row = {
-            "seconds": seconds,
-            "tick": server.tick,
-            "accuracy": None,
-            "loss": None,
-            "density": [server.density(client) for client in range(fleet.clients)],
-            "level": list(server.client_levels),
-            "staleness": list(server.staleness),
-            "updates": list(server.updates),
-            "bytes_down": list(fleet.bytes_down),
-            "bytes_up": list(fleet.bytes_up),
-            "bytes_server": fleet.bytes_server,
-            "in_flight": fleet.in_flight,
-            "wall": round(time.perf_counter() - self.began, 3),
-        }
-        self.unscored = row, self._measure(seconds)
-        self._complete(at_once=False)
-
-    def _measure(self, seconds: float) -> Scores:
-        """Start to test the views that are due, and to validate them where there are several to choose from."""
-        server, evaluator, recipe = self.assembly.server, self.assembly.evaluator, self.assembly.recipe
-        settings = recipe.evaluation
-        chosen = settings.validation == "server" and len(server.ladder) > 1 and len(settings.views) > 1
-        scores: Scores = {}
-        for name in views_due(server, recipe, len(self.recorder.rows), seconds):
-            view = view_of(server, name)
-            scores[name] = evaluator.test(*view), evaluator.validate(*view) if chosen else None
-        return scores
-
-    def _complete(self, *, at_once: bool = True) -> None:
-        """Record the newest row if its score was not there yet; `at_once`: wait for it."""
-        if self.unscored is None or not (at_once or all(test.ready for test, _ in self.unscored[1].values())):
-            return
-        (row, scores), self.unscored = self.unscored, None
-        measured = {name: self._fields(test, validation) for name, (test, validation) in scores.items()}
-        merged = measured.pop(MERGED)
-        self.recorder.record(row | merged | ({"views": measured} if measured else {}))
-
-    def _fields(self, test: Measurement, validation: Measurement | None) -> dict[str, Any]:
-        """What a row says about one view; null where a number is not finite, because JSON has no other word for it."""
-        names = [metric.name for metric in self.assembly.task.metrics[1:]]
-        loss = test.loss if math.isfinite(test.loss) else None
-        fields: dict[str, Any] = {"accuracy": test.accuracy, "loss": loss}
-        if names:
-            fields["metrics"] = dict(zip(names, test.values[1:-1], strict=True))
-        return fields if validation is None else fields | {"validation": validation.accuracy}
-
-    def _summary(self, status: str, validated: float | None = None) -> dict[str, Any]:
-        recipe, task, rows = self.assembly.recipe, self.assembly.task, self.recorder.rows
-        metric, scores = task.metrics[0], compared(rows)
-        last = rows[-1]
-        views = {
-            name: {"accuracy": view["accuracy"], "loss": view["loss"], "validation": scores.get(name)}
-            for name, view in ((MERGED, last), *last.get("views", {}).items())
-        }
-        on_test = recipe.evaluation.validation == "test"
-        validation = self.assembly.evaluator.validation
-        best = best_view(scores, metric, 0 if validation is None else len(validation[0]))
-        return {
-            "schema_version": 1,
-            "status": status,
-            "name": recipe.name,
-            "method": recipe.method.name,
-            "method_title": recipe.method.title or recipe.method.name,
-            "task": task.name,
-            "task_title": task.title or task.name,
-            "stand_in": task.stand_in,
-            "short": recipe.short,
-            "fleet": recipe.fleet.name,
-            "clients": self.assembly.fleet.clients,
-            "seed": recipe.seed,
-            "seconds": recipe.seconds,
-            "clock": self.assembly.fleet.clock,
-            "ticks": self.assembly.server.tick,
-            "metric": metric.name,
-            "final_accuracy": last["accuracy"],
-            "final_loss": last["loss"],
-            "validation_accuracy": validated,
-            "decides_on_test": on_test,
-            "best_view": None if on_test else best,
-            "views": views,
-            "refused": dict(self.assembly.fleet.refused),
-            "recipe_digest": self.recipe_digest,
-            "rows": len(rows),
-            "rows_digest": self.recorder.digest,
-            "wall_seconds": round(time.perf_counter() - self.began, 3),
-            **provenance(recipe.device),
-        }

@@ -174,7 +174,7 @@ def test_runs_without_digests_are_read_and_resumed(runs: Path, monkeypatch: pyte
     assert find_finished([small()], [runs / "finished"])
     shutil.rmtree(runs / "begun")
     with monkeypatch.context() as patch:
-        patch.setattr("fedgmr.experiments.run.checkpoint_seal", lambda *_: {})
+        patch.setattr("fedgmr.experiments.progress.checkpoint_seal", lambda *_: {})
         with pytest.raises(KeyboardInterrupt):
             run_recipe(small(), runs / "begun", Stop(6))
     resume_run(runs / "begun")

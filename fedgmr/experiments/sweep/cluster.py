@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fedgmr.experiments.run import Watcher
+from fedgmr.experiments.progress import Watcher
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.processes import RETRIES, threads_per_worker
 from fedgmr.experiments.sweep.work import Outcome, Reporter, SweepWatcher, perform_run

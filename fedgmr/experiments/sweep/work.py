@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from fedgmr.exchange import Diverged
-from fedgmr.experiments.run import Watcher, resume_run, run_recipe
+from fedgmr.experiments.progress import Watcher
+from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.sweep.plan import run_status
 from fedgmr.files import SUMMARY, read_json
 from fedgmr.recipe import Recipe
