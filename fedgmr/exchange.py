@@ -99,5 +99,8 @@ class Diverged(ArithmeticError):  # noqa: N818 - what happened, as the command l
         super().__init__(
             f"The training of client {client} diverged ({sign}) at tick {tick}: lower training.learning_rate."
         )
-        self.client = client
-        self.tick = tick
+        self.client, self.tick, self.sign = client, tick, sign
+
+    def __reduce__(self) -> tuple[type["Diverged"], tuple[int, int, str]]:
+        """Cross to another process with its parts, not with its sentence."""
+        return Diverged, (self.client, self.tick, self.sign)

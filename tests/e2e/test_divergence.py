@@ -1,6 +1,7 @@
 """Training that blows up: exit code 3, the client and the tick by name, and everything recorded stays readable."""
 
 import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from e2e.command import Command, write_recipe
 from e2e.recipes import recipe
+from fedgmr.exchange import Diverged
 from fedgmr.reporting import read_run
 
 
@@ -80,3 +82,9 @@ def test_a_loss_that_is_not_finite_is_null(fedgmr: Command) -> None:
     assert fedgmr("run", "r.json", "output=run").code == 3
     assert None in [row["loss"] for row in _rows(fedgmr.folder / "run")]
     assert read_run(fedgmr.folder / "run").history.loss.shape
+
+
+def test_it_crosses_to_another_process() -> None:
+    error = Diverged(3, 14, "of most clients")
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.client, again.tick, str(again)) == (3, 14, str(error))
