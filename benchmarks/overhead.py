@@ -17,7 +17,7 @@ from environment import header, one_thread
 from stopwatch import Part, Stopwatch
 from tables import Row, markdown, write_csv
 
-from fedgmr.experiments import run
+from fedgmr.experiments import progress, run
 from fedgmr.fleets.network import Network
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import recipe_from
@@ -51,9 +51,9 @@ PARTS: tuple[Part, ...] = (
     ("fleet", SimulatedFleet, "free"),
     ("record", Recorder, "record"),
     ("record", Recorder, "sync"),
-    ("checkpoint", run, "save_checkpoint"),
-    ("final files", run, "save_model"),
-    ("final files", run, "write_summary"),
+    ("checkpoint", progress, "save_checkpoint"),
+    ("final files", progress, "save_model"),
+    ("final files", progress, "write_summary"),
     ("load data", run, "make_task"),
     ("set-up", run, "resolve"),
     ("set-up", run, "assemble"),
