@@ -35,7 +35,7 @@ def save_checkpoint(
     folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
     tensors, state = save_state(server)
-    tensors = _copied(tensors | {f"{_MEMORY}{client}": memory for client, memory in fleet.memories.items()})
+    tensors = copied_to_host(tensors | {f"{_MEMORY}{client}": memory for client, memory in fleet.memories.items()})
     whole = {"schema_version": SCHEMA_VERSION, "server": state, "fleet": fleet.state(), "recorded": recorded, **seal}
     # One entry, because the library writes several in any order, and equal runs leave equal files.
     metadata = {"state": json.dumps({**whole, "digest": _digest(tensors, whole)})}
@@ -84,7 +84,7 @@ def _restore(server: Server, fleet: Fleet, tensors: dict[str, Tensor], state: Ma
 
 def save_model(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write the final model, one tensor per parameter and buffer."""
-    copied = _copied(tensors)
+    copied = copied_to_host(tensors)
     write_atomic(path, lambda draft: save_file(copied, draft, {"format": "pt"}))
 
 
@@ -93,8 +93,8 @@ def checkpoints_of(run: Path) -> list[Path]:
     return sorted((run / CHECKPOINTS).glob("tick-*.safetensors"), reverse=True)
 
 
-def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in host memory: a safetensors file cannot have tensors that share their memory, and ours may."""
+def copied_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors to host memory: a safetensors file cannot have tensors that share their memory, and ours may."""
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
 
 

@@ -3,12 +3,12 @@
 `merged` is the global model. `padded` is the mean of the clients' latest updates, zero where a client holds nothing;
 with sub-models it is often the better one, because it leans on the coordinates that many clients train. `level D` is
 the sub-model of density D. Which one is best is decided on validation samples, never on the test set. Read next:
-`run.py`, which records them.
+`progress.py`, which records them.
 """
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedgmr.experiments.checkpoint import copied_to_host
 from fedgmr.files import write_atomic
 from fedgmr.recipe import Recipe
 from fedgmr.server.server import Server
@@ -61,15 +62,14 @@ def views_per_evaluation(recipe: Recipe) -> float:
 
 def view_of(server: Server, name: str) -> tuple[Tensor, Tensor]:
     """The flat model of a view, and the buffers that come with it."""
-    top = len(server.ladder) - 1
     if name == MERGED:
-        return server.model, _buffers(server, top)
+        return server.model, _buffers(server, len(server.ladder) - 1)
     if name == PADDED:
         padded = server.padded()
         assert padded is not None, "it is due only where an update is there"
         return padded
     level = [level_name(density) for density in server.ladder].index(name)
-    return server.model * server.levels.mask(level), _buffers(server, level)
+    return server.sub_model(level), _buffers(server, level)
 
 
 def _buffers(server: Server, level: int) -> Tensor:
@@ -162,7 +162,9 @@ class Views:
 
     def save(self, path: Path) -> None:
         """Write all views into one file."""
-        tensors = dict(self._tensors())
+        states = (*self.states.items(), *self.buffers.items())
+        tensors = {f"{name}: {key}": tensor for name, state in states for key, tensor in state.items()}
+        tensors = copied_to_host(tensors | {f"{_LEVELS}{key}": levels for key, levels in self.levels.items()})
         metadata = {"ladder": " ".join(map(repr, self.ladder))}
         write_atomic(path, lambda draft: save_file(tensors, draft, metadata))
 
@@ -186,10 +188,3 @@ class Views:
             raise SettingError(f"{path} is damaged ({error}): run again.") from error
         whole = {name: states.pop(name) for name in (MERGED, PADDED) if name in states}
         return cls(states=whole, levels=levels, ladder=ladder, buffers=states)
-
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, state in (*self.states.items(), *self.buffers.items()):
-            for key, tensor in state.items():
-                yield f"{name}: {key}", tensor.detach().to("cpu", copy=True).contiguous()
-        for key, tensor in self.levels.items():
-            yield f"{_LEVELS}{key}", tensor.detach().to("cpu", copy=True).contiguous()

@@ -143,6 +143,10 @@ class Server:
         self._restore_and_refresh(now)
         return verdicts
 
+    def sub_model(self, level: int) -> Tensor:
+        """The flat model with zero outside the sub-model of a level."""
+        return self.model if self.levels.whole(level) else self.model * self.levels.mask(level)
+
     def padded(self) -> tuple[Tensor, Tensor] | None:
         """(flat model, buffers): the mean of the buffered updates, zero where a client holds nothing.
 

@@ -29,8 +29,7 @@ class CheckMetrics:
         """That of the global model's sub-model at a level."""
         server = self._server
         if server.validate is not None and level not in self._levels:
-            model = server.model if server.levels.whole(level) else server.model * server.levels.mask(level)
-            self._levels[level] = server.validate(model, server.buffers)
+            self._levels[level] = server.validate(server.sub_model(level), server.buffers)
         return self._levels.get(level)
 
     def of_update(self, client: int) -> float | None:
