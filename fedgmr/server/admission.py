@@ -8,7 +8,7 @@ asks before every merge; docs/security.md, what this holds against.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median, median_low
 from typing import Literal
@@ -104,7 +104,7 @@ class Admission:
         self, updates: Sequence[Update], tasks: Mapping[int, ClientTask], profiles: Sequence[ClientProfile], tick: int
     ) -> tuple[list[Update], list[Verdict]]:
         """The updates to merge, some of them shortened, and the verdicts on those that are not merged as they came."""
-        measured = {u.client: self._measure(u, tasks[u.client]) for u in updates if not _diverged_or_ours(u)}
+        measured = self._measure([u for u in updates if not _diverged_or_ours(u)], tasks)
         sizes = {client: m.change / m.rate for client, m in measured.items() if m.sound}
         seen = {**self.changes, **sizes}
         scale = median(seen.values()) if len(seen) >= _FEW else None
@@ -137,14 +137,26 @@ class Admission:
             return "change"
         return ""
 
-    def _measure(self, update: Update, task: ClientTask) -> _Measured:
-        order = None if update.natural else task.levels.order
-        norm, difference = _norms(task.model, order, update.values)
-        if not math.isfinite(difference):  # of values that are, too, above about 1e19; this takes longer
-            norm, difference = _norms(task.model, order, update.values, torch.float64)
-        # The values are no longer than both together.
-        sound = norm + difference <= self._largest and _largest_of(update.buffers) <= self._largest
-        return _Measured(change=difference / max(norm, 1.0), rate=task.learning_rate or 1.0, sound=sound)
+    def _measure(self, updates: Sequence[Update], tasks: Mapping[int, ClientTask]) -> dict[int, _Measured]:
+        """Every update beside its start; updates of one start are measured together, because it is gathered once."""
+        together: dict[tuple[int, int], list[Update]] = {}
+        for update in updates:
+            task = tasks[update.client]
+            together.setdefault((id(task.model), id(_order(update, task))), []).append(update)
+        return {client: found for group in together.values() for client, found in self._compare(group, tasks)}
+
+    def _compare(self, group: Sequence[Update], tasks: Mapping[int, ClientTask]) -> Iterator[tuple[int, _Measured]]:
+        first = tasks[group[0].client]
+        order = _order(group[0], first)
+        lengths = _norms(first.model, order, [update.values for update in group])
+        largest = _largest_of([update.buffers for update in group])
+        for update, (norm, difference), buffer in zip(group, lengths, largest, strict=True):
+            if not math.isfinite(difference):  # of values that are, too, above about 1e19; this takes longer
+                ((norm, difference),) = _norms(first.model, order, [update.values], torch.float64)
+            # The values are no longer than both together.
+            sound = norm + difference <= self._largest and buffer <= self._largest
+            rate = tasks[update.client].learning_rate or 1.0
+            yield update.client, _Measured(change=difference / max(norm, 1.0), rate=rate, sound=sound)
 
     def _stop_where_most_are_outside(self, tick: int) -> None:
         outside, seen = len(self.outside), len(self.outside | self.changes.keys())
@@ -164,20 +176,41 @@ def _shortened(update: Update, task: ClientTask, share: float) -> Update:
     return replace(update, values=torch.lerp(start, update.values, share))
 
 
+def _order(update: Update, task: ClientTask) -> Tensor | None:
+    """The order of the update's values; None: the natural one."""
+    return None if update.natural else task.levels.order
+
+
 def _norms(
-    model: Tensor, order: Tensor | None, values: Tensor, dtype: torch.dtype | None = None
-) -> tuple[float, float]:
-    """‖start‖ and ‖values - start‖; the start is the model, in this order as far as the values reach."""
-    starts, changes = [], []  # norms, piece by piece
-    pieces = blocks(len(values), values.device, step=_BLOCK)
-    memory = model.new_empty(max((piece.stop - piece.start for piece in pieces), default=0))
+    model: Tensor, order: Tensor | None, updates: Sequence[Tensor], dtype: torch.dtype | None = None
+) -> list[tuple[float, float]]:
+    """‖start‖ and ‖values - start‖ of each; the start is the model, in this order as far as the values reach.
+
+    A device is waited for once.
+    """
+    pieces = blocks(max(map(len, updates)), model.device, step=_BLOCK)
+    starts: list[list[Tensor]] = [[] for _ in updates]  # norms, piece by piece
+    changes: list[list[Tensor]] = [[] for _ in updates]
+    gathered, difference = model.new_empty(2, max((piece.stop - piece.start for piece in pieces), default=0))
     for piece in pieces:
-        scratch = memory[: piece.stop - piece.start]
-        start = model[piece] if order is None else torch.index_select(model, 0, order[piece], out=scratch)
-        starts.append(float(torch.linalg.vector_norm(start, dtype=dtype)))
-        changes.append(float(torch.linalg.vector_norm(torch.sub(values[piece], start, out=scratch), dtype=dtype)))
-    return math.hypot(*starts), math.hypot(*changes)
+        size = piece.stop - piece.start
+        start = model[piece] if order is None else torch.index_select(model, 0, order[piece], out=gathered[:size])
+        norms: dict[int, Tensor] = {}  # by length: several end in the same place
+        for number, values in enumerate(updates):
+            part = values[piece]
+            if length := len(part):
+                if length not in norms:
+                    norms[length] = torch.linalg.vector_norm(start[:length], dtype=dtype)
+                apart = torch.sub(part, start[:length], out=difference[:length])
+                starts[number].append(norms[length])
+                changes[number].append(torch.linalg.vector_norm(apart, dtype=dtype))
+    found = [norm for many in (*starts, *changes) for norm in many]
+    read = iter(torch.stack(found).tolist() if found else [])
+    ends = [math.hypot(*(next(read) for _ in many)) for many in (*starts, *changes)]
+    return list(zip(ends[: len(updates)], ends[len(updates) :], strict=True))
 
 
-def _largest_of(values: Tensor) -> float:
-    return float(values.abs().max()) if len(values) else 0.0
+def _largest_of(many: Sequence[Tensor]) -> list[float]:
+    """The largest absolute value of each vector, 0 of an empty one."""
+    found = iter(torch.stack([values.abs().max() for values in many if len(values)] or [torch.zeros(())]).tolist())
+    return [next(found) if len(values) else 0.0 for values in many]

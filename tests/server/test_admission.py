@@ -143,6 +143,26 @@ def test_a_whole_model_in_natural_order_is_measured_in_it() -> None:
     assert at.admission.changes == pytest.approx({0: 0.1, 1: 0.1, 2: 0.1})
 
 
+def test_updates_of_several_starts_and_levels_are_measured_together() -> None:
+    sub_models = replace(RULES, ladder=(0.5, 1.0), ranking=Magnitude(), interval=100)
+    at = server(sub_models, MODEL, densities=[0.5, 0.5, 1.0, 1.0], buffers=(1.0,))
+    early = at.tasks([0, 2], 0.0)
+    at.merge([answer(task, 5.0) for task in at.tasks([1], 0.0)], 1.0)  # the model is (3, 5) now
+    (late,) = at.tasks([3], 1.0)
+    # Level order has the 4 first. Starts: (4), (4, 3) and at rate 1/2 (5, 3), of norms 4, 5 and the root of 34.
+    at.merge([answer(early[0], 6.0), answer(early[1], 4.0, 5.0), answer(late, 5.0, 4.0)], 2.0)
+    assert at.admission.changes == pytest.approx({0: 2 / 4, 1: 1 / 4, 2: 2 / 5, 3: 2 / math.sqrt(34)})
+
+
+def test_long_updates_are_measured_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgmr.server.admission._BLOCK", 2)
+    sub_models = replace(RULES, ladder=(0.6, 1.0), ranking=Magnitude(), interval=100)
+    at = server(sub_models, (1.0, 3.0, 4.0, 2.0, 5.0), densities=[0.6, 1.0])
+    small, whole = at.tasks([0, 1], 0.0)  # starts (3, 4, 5) of norm the root of 50, and (3, 4, 5, 1, 2): the root of 55
+    at.merge([answer(small, 3.0, 1.0, 1.0), answer(whole, 3.0, 4.0, 5.0, 1.0, 9.0)], 1.0)
+    assert at.admission.changes == pytest.approx({0: 5 / math.sqrt(50), 1: 7 / math.sqrt(55)})
+
+
 def test_a_client_that_says_that_it_diverged_ends_a_simulation_as_before() -> None:
     at = fleet()
     tasks = at.tasks(range(4), 0.0)
