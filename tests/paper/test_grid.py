@@ -73,7 +73,8 @@ def test_the_fair_protocol_has_the_papers_settings_and_one_time_model(task: str,
     setting = Setting(task=task, heterogeneity="low", split="noniid")
     fair, paper = (recipe_for(setting, method, protocol=protocol) for protocol in ("fair", "paper"))
     chosen = {"training.learning_rate", "method.restoration.patience"}  # on validation
-    assert differences(fair, paper) - chosen == {"name", "about", "network.sizes", "network.sends"}
+    others = {"name", "about", "network.sizes", "network.sends", "evaluation.every_seconds"}
+    assert differences(fair, paper) - chosen == others
     assert (fair.network.sizes, fair.network.sends) == ("wire", "shared")
 
 
