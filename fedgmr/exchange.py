@@ -7,6 +7,7 @@ level order.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
@@ -78,6 +79,7 @@ class News:
 
     client: int
     lost: bool = False  # its task will never come back
+    fault: Literal["", "refused", "diverged"] = ""  # why: its answer could not be read, or it says that it diverged
     samples: int | None = None  # it has joined, with so many samples
     classes: Sequence[int] = ()  # of these samples, where the server has asked for them
     level: int | None = None  # the highest level whose round fits the period

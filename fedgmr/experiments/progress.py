@@ -274,6 +274,7 @@ class RunInProgress:
             "best_view": None if on_test else best,
             "views": views,
             "refused": dict(self.assembly.fleet.refused),
+            "events": self.assembly.server.recovery.events,
             "recipe_digest": self.recipe_digest,
             "rows": len(rows),
             "rows_digest": self.recorder.digest,

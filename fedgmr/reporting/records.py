@@ -223,6 +223,8 @@ def read_summary(path: Path) -> Mapping[str, Any]:
         raise ValueError(f"{path} was changed after it was written, its digest does not match: restore it.")
     wrong = [name for name in _NUMBERS if not _is_number(summary.get(name))]
     wrong += [name for name in _MAPPINGS if not isinstance(summary.get(name, {}), dict)]
+    events = summary.get("events", [])
+    wrong += [] if isinstance(events, list) and all(isinstance(event, dict) for event in events) else ["events"]
     if not wrong:
         wrong = [name for name, view in summary.get("views", {}).items() if not _is_view(view)]
     if wrong:

@@ -15,6 +15,7 @@ from fedgmr.reporting.quantities import format_bytes, format_percent, format_sec
 from fedgmr.reporting.records import Curve, Run, read_run
 
 _VIEWS = ("model", "final accuracy", "loss", "validation, last evaluations", "")
+_EVENTS = ("tick", "the server")
 _ROWS = 10  # of the table of evaluations
 _EVALUATIONS = ("time", "tick", "accuracy", "loss", "mean density", "updates", "received", "sent")
 
@@ -47,6 +48,9 @@ def write_report(run_dir: str | Path) -> Path:
     if views := _views(run):
         page.heading("Models of this run")
         page.table(_VIEWS, *views)
+    if events := _events(run):
+        page.heading("Distrusted clients")
+        page.table(_EVENTS, *events)
     page.heading("Provenance")
     page.details("Resolved recipe", run.recipe_text)
     if versions := run.summary.get("versions"):
@@ -84,6 +88,18 @@ def _views(run: Run) -> list[list[str]]:
         final, validated = ("-" if share is None else format_percent(share, 2) for share in shares)
         loss = "-" if view["loss"] is None else f"{view['loss']:.3f}"
         rows.append([name, final, loss, validated, "best" if name == run.summary.get("best_view") else ""])
+    return rows
+
+
+def _events(run: Run) -> list[list[str]]:
+    """One row per event; those of earlier releases have none."""
+    rows = []
+    for event in run.summary.get("events") or ():
+        text = f"gave client {event.get('client')} no task before tick {event.get('until')}"
+        if event.get("event") == "recovered":
+            clients = ", ".join(map(str, event.get("clients", ())))
+            text = f"went back to the model of tick {event.get('to')} ({event.get('reason')}); since then: {clients}"
+        rows.append([str(event.get("tick")), text])
     return rows
 
 

@@ -4,7 +4,7 @@ An update is measured before it enters the buffer: its values are finite, it cha
 other clients change theirs, and its report is one that a client could have made. What is refused has a reason, which
 the fleet counts. Where most clients are out of bounds nobody is hostile: then the run has diverged. An update whose
 loss a GPU of this process still computes is the simulation's own; it is not waited for. Read next: `server.py`, which
-asks before every merge; docs/security.md, what this holds against.
+asks before every merge; `repeats.py`, answers sent again; docs/security.md, what this holds against.
 """
 
 import math
@@ -16,7 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedgmr.exchange import ClientProfile, ClientTask, Diverged, Report, Update, Verdict
+from fedgmr.exchange import ClientProfile, ClientTask, Report, Update, Verdict
+from fedgmr.server.repeats import Repeats
 from fedgmr.submodels.blocks import blocks
 
 _FEW = 3  # clients: below that nobody can tell who is out of bounds
@@ -47,6 +48,16 @@ class AdmissionRule:
     samples: float = field(
         default=10.0,
         metadata={"at_least": 1, "help": "the samples that a node declares count up to so many times the median"},
+    )
+    repeat: float = field(
+        default=0.05,
+        metadata={"at_least": 0, "help": "an answer this near to an earlier one, by its change, is a repeat; 0: none"},
+    )
+    strikes: int = field(
+        default=3, metadata={"at_least": 0, "help": "refusals in a row that put a client on hold; 0: never"}
+    )
+    pause: int = field(
+        default=10, metadata={"at_least": 1, "help": "ticks of a client's first hold; each further one is 4 x as long"}
     )
 
     def bound(self, scale: float | None, rate: float) -> float:
@@ -92,16 +103,16 @@ class _Measured:
 class Admission:
     """Judges updates by what the clients have sent before."""
 
-    def __init__(self, rule: AdmissionRule, reports: ReportRange, clients: int) -> None:
-        """Nobody has sent anything yet."""
-        self.rule, self.reports = rule, reports
+    def __init__(self, rule: AdmissionRule, reports: ReportRange, *, clients: int, size: int) -> None:
+        """Nobody has sent anything yet; the model has `size` coordinates."""
+        self.rule, self.reports, self.repeats = rule, reports, Repeats(size)
         self.changes: dict[int, float] = {}  # by client: the change of its last admitted update by learning rate
         self.outside: set[int] = set()  # clients whose last update was out of bounds
         self._fleet = clients
         self._largest = torch.finfo(torch.float32).max / (_HEADROOM * clients)
 
     def judge(
-        self, updates: Sequence[Update], tasks: Mapping[int, ClientTask], profiles: Sequence[ClientProfile], tick: int
+        self, updates: Sequence[Update], tasks: Mapping[int, ClientTask], profiles: Sequence[ClientProfile]
     ) -> tuple[list[Update], list[Verdict]]:
         """The updates to merge, some of them shortened, and the verdicts on those that are not merged as they came."""
         measured = self._measure([u for u in updates if not _diverged_or_ours(u)], tasks)
@@ -113,6 +124,9 @@ class Admission:
             client, found = update.client, measured.get(update.client)
             bound = math.inf if found is None else self.rule.bound(scale, found.rate)
             reason = self._objection(update, found, bound, profiles[client].samples)
+            sample = None if found is None or reason == "non-finite" else self.repeats.sample(update, tasks[client])
+            if sample is not None and not reason and self.repeats.nearness(sample) < self.rule.repeat:
+                reason = "repeat"
             if reason == "change" and self.rule.beyond == "clip" and found is not None:
                 # To what the others do, not to the bound, which is far beyond it.
                 bound = self.rule.least if scale is None else scale * found.rate
@@ -121,11 +135,17 @@ class Admission:
                 verdicts.append(Verdict(client=client, reason=reason, merged=reason == "clipped"))
             if reason in ("", "clipped"):
                 admitted.append(update)
-                if found is not None:
+                if found is not None and sample is not None:
                     self.changes[client] = min(found.change, bound) / found.rate
+                    self.repeats.remember(sample)
             (self.outside.add if reason in _OUTSIDE else self.outside.discard)(client)
-        self._stop_where_most_are_outside(tick)
         return admitted, verdicts
+
+    def sign(self) -> str:
+        """The sign, in words, that the run has diverged: most clients are out of bounds; empty: it has not."""
+        outside, seen = len(self.outside), len(self.outside | self.changes.keys())
+        most = outside >= min(_FEW, self._fleet) and 2 * outside > seen
+        return f"the updates of {outside} of {seen} clients are out of bounds" if most else ""
 
     def _objection(self, update: Update, found: _Measured | None, bound: float, samples: int) -> str:
         """Why the update must not be merged as it is; empty: it may."""
@@ -157,11 +177,6 @@ class Admission:
             sound = norm + difference <= self._largest and buffer <= self._largest
             rate = tasks[update.client].learning_rate or 1.0
             yield update.client, _Measured(change=difference / max(norm, 1.0), rate=rate, sound=sound)
-
-    def _stop_where_most_are_outside(self, tick: int) -> None:
-        outside, seen = len(self.outside), len(self.outside | self.changes.keys())
-        if outside >= min(_FEW, self._fleet) and 2 * outside > seen:
-            raise Diverged(min(self.outside), tick, f"the updates of {outside} of {seen} clients are out of bounds")
 
 
 def _diverged_or_ours(update: Update) -> bool:

@@ -1,7 +1,7 @@
 """The rules that a method sets on the server's side.
 
 Every rule is a small value of its own file: ranking (`submodels`), aggregation, coordination, restoration, staleness,
-buffer, admission. Read next: `server.py`, which composes them.
+buffer, admission, recovery. Read next: `server.py`, which composes them.
 """
 
 import math
@@ -13,6 +13,7 @@ from fedgmr.server.aggregation import Aggregation, GradientAverage, MaskAware, M
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous, Coordination, Fastest, SemiAsynchronous, Synchronous
 from fedgmr.server.label_aware import LabelAware
+from fedgmr.server.recovery import RecoveryRule
 from fedgmr.server.restoration import FixedTime, Restoration, Saturation
 from fedgmr.server.robust import ClippedMean, CoordinateMedian, TrimmedMean
 from fedgmr.server.staleness import Constant, Hinge, Polynomial, Staleness
@@ -56,6 +57,7 @@ class ServerRules:
     staleness: Staleness = field(default=Polynomial(), metadata={"kinds": (Polynomial, Constant, Hinge)})
     buffer: BufferRule = BufferRule()
     admission: AdmissionRule = AdmissionRule()
+    recovery: RecoveryRule = RecoveryRule()
     weighting: Literal["uniform", "samples"] = field(
         default="uniform", metadata={"help": "weight of a client: the same for all, or its number of samples"}
     )

@@ -18,7 +18,9 @@ from fedgmr.server.admission import Admission, ReportRange
 from fedgmr.server.aggregation import Merge, ZeroPadded
 from fedgmr.server.buffer import Contribution
 from fedgmr.server.coordination import Participation
+from fedgmr.server.holds import Holds
 from fedgmr.server.label_aware import Labels
+from fedgmr.server.recovery import Good, Recovery, go_back, strike, watch
 from fedgmr.server.restoration import Check, Memory
 from fedgmr.server.rules import ServerRules
 from fedgmr.server.validation import CheckMetrics, measure_update
@@ -66,7 +68,11 @@ class Server:
         self.plan, self.labels = plan, labels
         self.profiles = list(clients)
         self.weights = Weights(rules, self.profiles)
-        self.admission = Admission(rules.admission, reports or ReportRange(), len(self.profiles))
+        possible = reports or ReportRange()
+        self.admission = Admission(rules.admission, possible, clients=len(self.profiles), size=len(model))
+        self.holds = Holds(rules.admission.strikes, rules.admission.pause)
+        good = Good(tick=0, model=model, buffers=buffers)
+        self.recovery = Recovery(rules.recovery, rules.interval, possible.highest - possible.lowest, good)
         self.ladder = rules.ranking.ladder(rules.ladder)
 
         self.tick = 0
@@ -89,7 +95,7 @@ class Server:
     def tasks(self, free: Sequence[int], now: float) -> list[ClientTask]:
         """A task for each free client that takes part now; the server remembers what it sent."""
         chosen = self.participation.draw(
-            free,
+            self.holds.allowed(free, self.tick, idle=not self.dispatched),
             clients=len(self.profiles),
             in_flight=len(self.dispatched),
             seed=self.seed,
@@ -122,11 +128,14 @@ class Server:
         """
         starts, fresh = {}, []
         everybody_whole = self.levels.whole(min(self.client_levels))
-        arrived = sorted(updates, key=lambda update: update.client)
-        admitted, verdicts = self.admission.judge(arrived, self.dispatched, self.profiles, self.tick + 1)
+        arrived, undone = self.recovery.without_undone(sorted(updates, key=lambda update: update.client))
+        admitted, verdicts = self.admission.judge(arrived, self.dispatched, self.profiles)
+        verdicts += undone
         for update in admitted:
             task = self.dispatched.pop(update.client)
             self._accept(update, task)
+            self.holds.clear(update.client)
+            self.recovery.note(update, self.tick + 1)
             fresh.append(Contribution.of(update, task, natural=everybody_whole))
             starts[update.client] = task.model
             self.weights.on_arrival[update.client] = self.tick - task.version
@@ -140,6 +149,7 @@ class Server:
         for c in held:
             self.staleness[c.client] = self.tick - c.version
         self.tick += 1
+        watch(self, verdicts)
         self._restore_and_refresh(now)
         return verdicts
 
@@ -172,6 +182,10 @@ class Server:
         for item in news:
             if item.lost:
                 self._forget_task(item.client)
+            if item.fault == "refused":
+                strike(self, item.client)
+            elif item.fault == "diverged":
+                self._note_divergence(item.client)
             if item.samples is not None:
                 self._note_samples(item.client, item.samples, item.classes)
             if item.level is not None:
@@ -184,8 +198,16 @@ class Server:
     def _forget_task(self, client: int) -> None:
         """Give up a task; the client's next one has the same mini-batches again."""
         task = self.dispatched.pop(client, None)
+        self.recovery.undone.discard(client)
         if task is not None:
             self.batches[client] = task.first_batch
+
+    def _note_divergence(self, client: int) -> None:
+        """Take a client's word that its training diverged; that of most counts as updates out of bounds do."""
+        self.admission.outside.add(client)
+        if self.admission.sign():
+            self.tick += 1  # a tick has one model, and the tasks of this one have theirs
+            go_back(self, "divergence")
 
     def _note_samples(self, client: int, samples: int, classes: Sequence[int]) -> None:
         """Note what a client has joined with; before that it weighs as much as the average."""

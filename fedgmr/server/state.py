@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedgmr.exchange import ClientTask
 from fedgmr.server.buffer import Contribution
+from fedgmr.server.recovery import Good, Recovery
 from fedgmr.server.restoration import Memory, Watcher
 from fedgmr.server.server import Server
 from fedgmr.submodels.levels import LevelMap
@@ -21,6 +22,7 @@ from fedgmr.submodels.levels import LevelMap
 # The fields of a buffered update and of a task in flight that are plain numbers, in the order in which they are stored.
 _HELD = ("client", "version", "level", "map_version")
 _WATCHED = ("seen", "armed", "floor", "pause")  # of the restoration rule's memory
+_RECOVERED = ("first", "length", "in_row", "looked_at", "events")  # of what recovery remembers
 _DISPATCHED = ("client", "version", "level", "map_version", "learning_rate", "first_batch")
 
 
@@ -38,6 +40,10 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if c.levels is not None:
             maps[c.map_version] = c.levels
     tensors |= {f"levels.{version}": levels.levels for version, levels in maps.items()}
+    for number, good in enumerate(server.recovery.goods):
+        tensors[f"good.{number}"], tensors[f"good_buffers.{number}"] = good.model, good.buffers
+    remembered, repeats = server.admission.repeats.state()
+    tensors |= remembered
     names: dict[int, str] = {}  # by tensor: the first name it has
     same = {name: names.setdefault(id(tensor), name) for name, tensor in tensors.items()}
     data = {
@@ -59,6 +65,9 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "restored": sorted(server.restored),
         "changes": sorted(server.admission.changes.items()),
         "outside": sorted(server.admission.outside),
+        "repeats": repeats,
+        "holds": server.holds.state(),
+        "recovery": _recovery_of(server.recovery),
         "same": {name: first for name, first in same.items() if name != first},
     }
     return {name: tensor for name, tensor in tensors.items() if same[name] == name}, data
@@ -85,6 +94,12 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
     server.restored = set(data.get("restored", ()))
     server.admission.changes = dict(data.get("changes", ()))
     server.admission.outside = set(data.get("outside", ()))
+    if "recovery" in data:  # files of earlier releases have none
+        server.admission.repeats.restore(tensors, data["repeats"])
+        server.holds.restore(data["holds"])
+        _restore_recovery(server.recovery, on_device, data["recovery"])
+    else:
+        server.recovery.goods = [Good(tick=server.tick, model=server.model, buffers=server.buffers)]
     server.memory = Memory(clients={client: _watcher_of(row) for client, *row in data["detectors"]})
     if "memory" in data:
         row, *watched = data["memory"]
@@ -104,6 +119,27 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
         model, buffers = on_device[f"models.{sent['version']}"], on_device[f"buffers.{sent['version']}"]
         levels = maps[sent["map_version"]]
         server.dispatched[sent["client"]] = ClientTask(**sent, levels=levels, model=model, buffers=buffers)
+
+
+def _recovery_of(recovery: Recovery) -> dict[str, Any]:
+    return {
+        "goods": [good.tick for good in recovery.goods],
+        "entered": sorted(recovery.entered.items()),
+        "undone": sorted(recovery.undone),
+        "best": None if recovery.first is None else recovery.best,
+        **{name: getattr(recovery, name) for name in _RECOVERED},
+    }
+
+
+def _restore_recovery(recovery: Recovery, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
+    recovery.goods = [
+        Good(tick=tick, model=tensors[f"good.{number}"], buffers=tensors[f"good_buffers.{number}"])
+        for number, tick in enumerate(data["goods"])
+    ]
+    recovery.entered, recovery.undone = dict(data["entered"]), set(data["undone"])
+    recovery.best = -math.inf if data["best"] is None else data["best"]
+    for name in _RECOVERED:
+        setattr(recovery, name, data[name])
 
 
 def _row_of(watcher: Watcher) -> tuple[float | None, int, int]:

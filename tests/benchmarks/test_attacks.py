@@ -1,4 +1,6 @@
+import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import attacks
 import pytest
@@ -25,9 +27,16 @@ class Trained:
         return [update(task) for task in tasks]
 
 
-def sent(attack: str, model: torch.Tensor = MODEL, *, hostile: attacks.Hostile | None = None) -> tuple[Update, Update]:
+def cell(
+    attack: str = "", *, column: str = "default", setting: str = "", seed: int = 0, ticks: int = 1
+) -> attacks.Cell:
+    return attacks.Cell(hostile=(0,), attack=attack, column="default", setting="", seed=seed, ticks=ticks)
+
+
+def sent(
+    attack: str, model: torch.Tensor = MODEL, *, hostile: attacks.Hostile | None = None, version: int = 0
+) -> tuple[Update, Update]:
     """The updates of client 0, which is hostile, and of client 1."""
-    cell = attacks.Cell(client=0, attack=attack, column="default", setting="", seed=0, ticks=1)
     tasks = [
         ClientTask(
             client=client,
@@ -35,14 +44,14 @@ def sent(attack: str, model: torch.Tensor = MODEL, *, hostile: attacks.Hostile |
             levels=LEVELS,
             map_version=0,
             first_batch=0,
-            version=0,
+            version=version,
             model=model,
             buffers=torch.zeros(0),
             learning_rate=0.1,
         )
         for client in range(2)
     ]
-    one, two = (hostile or attacks.Hostile(Trained(), cell)).train(tasks)
+    one, two = (hostile or attacks.Hostile(Trained(), cell(attack))).train(tasks)
     return one, two
 
 
@@ -63,29 +72,60 @@ def test_what_the_hostile_client_sends(attack: str, values: list[float]) -> None
 
 
 def test_noise_is_some_times_as_long_as_the_change() -> None:
-    one, _ = sent(attacks.WITHIN[2])
+    one, _ = sent(attacks.NOISY)
     change = one.values - LEVELS.pack(MODEL, 1)
     assert change.norm().item() == pytest.approx(5 * 3**0.5, rel=1e-4)
     assert change.std().item() > 1
 
 
 def test_the_first_update_comes_again() -> None:
-    cell = attacks.Cell(client=0, attack="old update again", column="default", setting="", seed=0, ticks=1)
-    hostile = attacks.Hostile(Trained(), cell)
+    hostile = attacks.Hostile(Trained(), cell(attacks.OLD))
     assert sent("", hostile=hostile)[0].values.tolist() == [31.0, 11.0, 41.0]
     assert sent("", MODEL + 5, hostile=hostile)[0].values.tolist() == [31.0, 11.0, 41.0]
 
 
-def test_a_few_ticks() -> None:
-    cell = attacks.Cell(client=0, attack="values x 100", column="default", setting="", seed=3, ticks=2)
-    value, refused = attacks.accuracy(cell)
-    left_out, _ = attacks.accuracy(attacks.replace(cell, attack=attacks.LEFT_OUT))
-    assert refused == {"change": 2}
-    assert value == left_out
-    assert attacks.cost({cell: (80.0, {}), attacks.replace(cell, attack=attacks.LEFT_OUT): (82.0, {})}, cell) == 2.0
+def test_the_sign_is_flipped_later() -> None:
+    assert sent(attacks.LATER, version=99)[0].values.tolist() == [31.0, 11.0, 41.0]
+    assert sent(attacks.LATER, version=100)[0].values.tolist() == [29.0, 9.0, 39.0]
 
 
-def test_the_short_table_is_part_of_the_whole() -> None:
+@pytest.mark.parametrize(("attack", "refused"), [("values x 100", {"change": 2}), (attacks.OLD, {"repeat": 1})])
+def test_a_few_ticks(attack: str, refused: dict[str, int]) -> None:
+    tried = attacks.outcome(cell(attack, seed=3, ticks=2))
+    assert tried.refused == refused
+    if attack == "values x 100":
+        assert tried.accuracy == attacks.outcome(cell(attacks.LEFT_OUT, seed=3, ticks=2)).accuracy
+
+
+def test_the_cost_of_an_attack() -> None:
+    def ended(accuracy: float) -> attacks.Outcome:
+        return attacks.Outcome(accuracy=accuracy, refused={})
+
+    found = {
+        cell(attacks.LEFT_OUT): ended(80.0),
+        cell(attacks.OLD): ended(79.0),
+        cell(attacks.LEFT_OUT, seed=1): ended(90.0),
+        cell(attacks.OLD, seed=1): ended(87.0),
+        cell("NaN"): ended(math.nan),
+        cell("1e38", seed=2): ended(10.0),  # nothing to compare with
+    }
+    assert [attacks.cost(found, attack) for attack in (attacks.OLD, "NaN", "1e38")] == [2.0, 100.0, 0.0]
+    (row,) = (row for row in attacks.rows(found) if row["sends"] == attacks.OLD)
+    assert (row["default"], row["clip"]) == ("83.00 (2)", "-")
+
+
+def test_runs_are_kept_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "attacks.csv"
+    one, two = cell(attacks.NOISY, seed=3), attacks.replace(cell("NaN"), hostile=(8, 9))
+    attacks.append(path, one, attacks.Outcome(accuracy=12.5, refused={"change": 3}))
+    attacks.append(path, two, attacks.Outcome(accuracy=math.nan, refused={}))
+    found = attacks.read_found(path)
+    assert list(found) == [one, two]
+    assert (found[one].accuracy, found[one].refused) == (12.5, {"change": 3})
+    assert math.isnan(found[two].accuracy)
+
+
+def test_every_run_is_made_once() -> None:
     cells = list(attacks.cells([3, 4], 1))
-    assert len(cells) == len(set(cells)) == 2 * 47
-    assert sum(cell.brief for cell in cells) == 2 * 31
+    # 13 by default, 7 with clip, 9 with each of the other merges; 3 x 3 for each of three groups of slow clients.
+    assert len(cells) == len(set(cells)) == 2 * (13 + 7 + 2 * 9 + 3 * 9)

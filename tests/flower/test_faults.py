@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("flwr")
 from flwr.app import Context, Message
 
 from fedgmr import wire
+from fedgmr.exchange import Diverged
 from fedgmr.flower.answers import reply
 from fedgmr.flower.client.client_app import app
 from fedgmr.flower.server.fleet import LOOK
@@ -223,9 +225,9 @@ def test_what_is_not_the_update_is_refused(damage: str, reason: str, tmp_path: P
 
     nodes[999].answer = hostile
     run.drive(6)
-    assert run.fleet.refused == {reason: 5}
+    assert run.fleet.refused == {reason: 3}
     assert run.server.updates == [6, 1, 6]
-    assert [task["first-batch"] for task in run.tasks_of(1)] == [0, 3, 3, 3, 3, 3]
+    assert [task["first-batch"] for task in run.tasks_of(1)] == [0, 3, 3, 3], "then it is on hold"
     assert torch.isfinite(run.server.model).all()
 
 
@@ -282,12 +284,13 @@ def test_a_well_formed_update_that_is_out_of_bounds(
 
     nodes[999].answer = hostile
     run.drive(6)
-    assert run.fleet.refused == {reason: 6}
+    times = 6 if reason == "clipped" else 3  # then it is on hold
+    assert run.fleet.refused == {reason: times}
     assert torch.isfinite(run.server.model).all()
     assert run.server.model.norm() < 100
     ended = [event for event in journal(tmp_path) if event["event"] in ("accepted", "refused")]
     events = [event for event in ended if event["client"] == 1]
-    assert len(events) == 6
+    assert len(events) == times
     if reason == "clipped":
         assert all(event["clipped"] is True for event in events)
         assert run.server.updates == [6, 6, 6]
@@ -295,6 +298,33 @@ def test_a_well_formed_update_that_is_out_of_bounds(
         assert {(event["event"], event["reason"]) for event in events} == {("refused", reason)}
         assert run.server.updates == [6, 0, 6]
         assert {task["first-batch"] for task in run.tasks_of(1)} == {0}
+
+
+def diverged(message: Message, context: Context) -> Message:
+    """A client whose training diverges."""
+    if message.metadata.message_type != "train":
+        return app(message, context)
+    return reply(message, {"refused": "diverged", "text": "loss or weights are not finite"})
+
+
+@pytest.mark.parametrize(("method", "rules"), [("fedgmr", {"coordination": {"period": PERIOD}}), ("fedavg", {})])
+def test_where_all_clients_diverge_the_run_has_diverged(method: str, rules: dict[str, Any], tmp_path: Path) -> None:
+    nodes = partitions(3, tmp_path)
+    run = Deployed(nodes, tmp_path, method=method, rules=rules)
+    for node in nodes.values():
+        node.answer = diverged
+    with pytest.raises(Diverged, match="3 of 3 clients are out of bounds"):
+        run.drive(6)
+    assert run.fleet.refused["client-diverged"] == 3
+    assert run.server.tick <= 1
+
+
+def test_a_client_that_says_that_it_diverges_stops_nobody(tmp_path: Path) -> None:
+    nodes = partitions(3, tmp_path)
+    nodes[999].answer = diverged
+    run = Deployed(nodes, tmp_path).drive(6)
+    assert run.fleet.refused == {"client-diverged": 6}
+    assert run.server.updates == [6, 0, 6]
 
 
 def test_a_client_that_forgot_is_sent_the_rest_at_once(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
+from fedgmr.exchange import Diverged
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.flower.server.server_app import run
@@ -19,7 +20,7 @@ from fedgmr.reporting.records import read_run
 from fedgmr.settings.refusals import SettingError
 from flower.grid import RUN, FakeGrid, Node, partitions
 from flower.runs import Deployed
-from flower.test_faults import journal
+from flower.test_faults import diverged, journal
 from flower.virtual import VirtualClock
 
 RECIPE = {
@@ -155,6 +156,18 @@ def test_a_run_that_accepted_nothing_says_so(recipe: Path, tmp_path: Path) -> No
     assert result.summary["problem"].startswith("No update was accepted in the whole run (3 expired):")
     written = json.loads((directory / "summary.json").read_text())
     assert (written["status"], written["problem"]) == ("empty", result.summary["problem"])
+
+
+def test_a_run_whose_clients_all_diverge_ends_as_diverged(recipe: Path, tmp_path: Path) -> None:
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
+    clock = VirtualClock()
+    wild = grid(tmp_path, clock)
+    for node in wild.nodes.values():
+        node.answer = diverged
+    with pytest.raises(Diverged, match="the updates of 3 of 3 clients are out of bounds"):
+        run(wild, RUN, config, clock)
+    written = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (written["status"], written["refused"]) == ("diverged", {"client-diverged": 3})
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,20 @@ def test_doubtful_runs_carry_a_notice(tmp_path: Path, fields: dict[str, object],
     assert expected in reader.notices[0]
 
 
+def test_what_the_server_did_about_clients_is_told(tmp_path: Path) -> None:
+    events = [
+        {"event": "held", "tick": 6, "client": 2, "until": 16},
+        {"event": "recovered", "tick": 6, "to": 2, "reason": "collapse", "clients": [0, 2]},
+    ]
+    page, _ = read_page(write_realistic(tmp_path / "one", "FedGMR", 0, events=events))
+    assert "gave client 2 no task before tick 16" in page
+    assert "went back to the model of tick 2 (collapse); since then: 0, 2" in page
+    page, _ = read_page(write_realistic(tmp_path / "two", "FedGMR", 0, events=[]))
+    assert "Distrusted clients" not in page
+    with pytest.raises(ValueError, match="'events' is not what it should be"):
+        read_page(write_realistic(tmp_path / "three", "FedGMR", 0, events=[5]))
+
+
 def test_unfinished_run_has_a_page_that_says_so(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "half-way", [evaluation(0.0, 0.1), evaluation(120.0, 0.4)], None)
     page, reader = read_page(directory)

@@ -11,6 +11,7 @@ from fedgmr.exchange import ClientProfile, Diverged, News, Report, Verdict
 from fedgmr.server import Server, ServerRules
 from fedgmr.server.admission import AdmissionRule, ReportRange
 from fedgmr.server.aggregation import GradientAverage, MaskAware, Mixing, ZeroPadded
+from fedgmr.server.recovery import RecoveryRule
 from fedgmr.server.staleness import Constant
 from fedgmr.server.state import restore_state, save_state
 from fedgmr.submodels.rankings import Magnitude
@@ -178,7 +179,7 @@ def test_updates_still_on_a_device_are_not_waited_for() -> None:
 
 
 def test_where_most_clients_are_out_of_bounds_the_run_has_diverged() -> None:
-    at = fleet(clients=5)
+    at = fleet(replace(RULES, recovery=RecoveryRule(times=0)), clients=5)
     at.merge([answer(task, 3.5, 4.0) for task in at.tasks(range(5), 0.0)], 1.0)
     for now, client in enumerate((1, 2), start=2):
         (task,) = at.tasks([client], 1.0)

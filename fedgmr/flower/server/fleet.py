@@ -22,7 +22,7 @@ from fedgmr.exchange import ClientTask, News, Update, Verdict
 from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.measurement import Meter, Prior
 from fedgmr.fleets.multicast import KnownMaps
-from fedgmr.flower.answers import Failed, Result, printable
+from fedgmr.flower.answers import DIVERGED, Failed, Result, printable
 from fedgmr.flower.messages import TRAIN, Order
 from fedgmr.flower.server.admission import Admission
 from fedgmr.flower.server.clock import Clock
@@ -259,7 +259,10 @@ class FlowerFleet:
         delays, client = self.flights.end(flight, reason), flight.task.client
         if delays:
             self.admission.ask_again(client, delays)
-        self._news.append(News(client=client, lost=True))
+        diverged = reason == DIVERGED
+        self._news.append(
+            News(client=client, lost=True, fault="diverged" if diverged else "refused" if refused else "")
+        )
         self._known.pop(client, None)
         self._count_loss(flight, reason, refused=refused)
         _log.warning(

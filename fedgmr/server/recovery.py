@@ -1,0 +1,218 @@
+"""Recovery: the server keeps its last good models, and goes back to one when the model has collapsed.
+
+A check every some ticks looks at the length of the weights and at the server's validation metric. Where most of what
+was learned is lost, where the weights leave their scale, where most clients diverge, or where a client that is put on
+hold has worked on the model, the last good model comes back. The buffer is emptied, tasks cut from later models are
+undone, and the client that is to blame waits. Read next: `holds.py`; docs/security.md, what this holds against.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedgmr.exchange import Diverged, Update, Verdict
+from fedgmr.server.aggregation import MaskAware, Merge
+
+if TYPE_CHECKING:
+    from fedgmr.server.server import Server, Validate
+
+UNDONE = "undone"  # the verdict on an update of a task that was cut from a model that is gone
+_SPOILING = ("change", "non-finite")  # refusals of clients whose earlier updates may have been of that kind too
+_GOOD = 0.9  # share of what was learned that a good model has
+_KEPT = 2  # good models; the older one is gone back to, because the newer may be spoilt in part
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveryRule:
+    """When the server goes back to an earlier model; an honest run never meets these bounds."""
+
+    times: int = field(
+        default=3, metadata={"at_least": 0, "help": "recoveries in a row, then the run has diverged; 0: never go back"}
+    )
+    every: int | None = field(default=None, metadata={"at_least": 1, "help": "ticks between checks; none: `interval`"})
+    lost: float = field(
+        default=0.75,
+        metadata={"above": 0, "at_most": 1, "help": "a model that has lost more of what was learned has collapsed"},
+    )
+    gain: float = field(
+        default=0.25,
+        metadata={"above": 0, "help": "if at least this had been learned, as a share of the metric's range"},
+    )
+    scale: float = field(
+        default=100.0,
+        metadata={"above": 1, "help": "from check to check the weights may become so many times as long"},
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Good:
+    """A model to go back to."""
+
+    tick: int
+    model: Tensor
+    buffers: Tensor
+
+
+class Recovery:
+    """Remembers good models, what had been learned, and what was undone."""
+
+    def __init__(self, rule: RecoveryRule, interval: int, span: float, good: Good) -> None:
+        """`span` is the range of the metric; where it has none, only the weights are looked at."""
+        self.rule, self._every, self.span = rule, rule.every or interval, span
+        self.goods = [good]
+        self.first: float | None = None  # the metric of the first model
+        self.best = -math.inf
+        self.length = _length(good.model)  # of the weights at the last check
+        self.in_row = 0
+        self.looked_at = 0  # updates measured since the last check
+        self.entered: dict[int, int] = {}  # by client: the tick at which its last update was merged
+        self.undone: set[int] = set()  # clients whose task in flight was cut from a model that is gone
+        self.events: list[dict[str, Any]] = []  # for the summary
+
+    @property
+    def bound(self) -> float:
+        """The metric under which the model has collapsed; minus infinity while too little was learned."""
+        gain = -math.inf if self.first is None else self.best - self.first
+        enough = gain >= self.rule.gain * self.span
+        return self.best - self.rule.lost * gain if enough else -math.inf
+
+    def due(self, tick: int) -> bool:
+        """Whether the model is checked now; not where nobody measures updates, because everybody is trusted there."""
+        return self.rule.times > 0 and self.looked_at > 0 and tick % self._every == 0
+
+    def check(self, tick: int, model: Tensor, buffers: Tensor, validate: "Validate | None") -> str:
+        """Look at the model; returns what is wrong with it, or keeps it if it is good."""
+        self.looked_at, length = 0, _length(model)
+        if not length <= self.rule.scale * max(self.length, 1.0):  # also where it is no number
+            return "scale"
+        self.length = length
+        if validate is not None and math.isfinite(self.span):
+            if self.first is None:
+                self.first = self.best = validate(self.goods[0].model, self.goods[0].buffers)
+            metric = validate(model, buffers)
+            if not metric >= self.bound:
+                return "collapse"
+            self.best = max(self.best, metric)
+            if metric < self.first + _GOOD * (self.best - self.first):
+                return ""
+        self.goods = [*self.goods, Good(tick=tick, model=model, buffers=buffers)][-_KEPT:]
+        self.in_row = 0
+        return ""
+
+    def note(self, update: Update, tick: int) -> None:
+        """Note that an update is merged at this tick."""
+        self.entered[update.client] = tick
+        self.looked_at += not isinstance(update.loss, Tensor)
+
+    def suspects(self) -> list[int]:
+        """Clients whose updates have entered since the model that would come back."""
+        return sorted(client for client, tick in self.entered.items() if tick > self.goods[0].tick)
+
+    def without_undone(self, updates: Sequence[Update]) -> tuple[list[Update], list[Verdict]]:
+        """The updates of tasks that still count, and verdicts on the others."""
+        gone = [update.client for update in updates if update.client in self.undone]
+        self.undone.difference_update(gone)
+        kept = [update for update in updates if update.client not in gone]
+        return kept, [Verdict(client=client, reason=UNDONE) for client in gone]
+
+
+def watch(server: "Server", verdicts: Iterable[Verdict]) -> None:
+    """After a merge: strike the clients that were refused, and go back if the model has collapsed."""
+    recovery, wrong = server.recovery, ""
+    for verdict in verdicts:
+        if not verdict.merged and verdict.reason != UNDONE and strike(server, verdict.client):
+            spoilt = verdict.reason in _SPOILING and verdict.client in recovery.suspects()
+            wrong = wrong or ("hold" if spoilt else "")
+    if server.admission.sign():
+        wrong = "divergence"
+    elif recovery.due(server.tick):
+        wrong = recovery.check(server.tick, server.model, server.buffers, server.validate) or wrong
+    if wrong:
+        go_back(server, wrong)
+
+
+def strike(server: "Server", client: int) -> bool:
+    """Count a refusal of a client; returns whether it is put on hold for it."""
+    held = server.holds.strike(client, server.tick)
+    if held:
+        _note_hold(server, client)
+    return held
+
+
+def go_back(server: "Server", wrong: str) -> None:
+    """Let the last good model come back, or end the run as diverged where that has not helped."""
+    recovery, suspects = server.recovery, server.recovery.suspects()
+    spent = recovery.in_row >= recovery.rule.times
+    if wrong == "hold" and (spent or not suspects):
+        return  # that client waits anyway
+    if spent or (wrong == "divergence" and not suspects):
+        sign = server.admission.sign() or f"the model has collapsed {recovery.in_row + 1} times in a row"
+        raise Diverged(min(server.admission.outside, default=(suspects or [0])[0]), server.tick, sign)
+    good = recovery.goods[0]
+    blamed = [_to_blame(server, good, suspects)] if suspects and wrong != "hold" else []
+    for client in blamed:
+        if server.holds.until.get(client, 0) <= server.tick:  # else it waits already
+            server.holds.hold(client, server.tick)
+            _note_hold(server, client)
+    recovery.goods = [Good(tick=server.tick, model=good.model, buffers=good.buffers)]
+    recovery.length = _length(good.model)
+    recovery.in_row += 1
+    recovery.undone |= {client for client, task in server.dispatched.items() if task.version > good.tick}
+    recovery.entered.clear()
+    server.model, server.buffers, server.previous = good.model, good.buffers, None
+    server.buffer.clear()
+    server.reports.clear()
+    server.admission.outside.clear()
+    recovery.events.append(
+        {"event": "recovered", "tick": server.tick, "to": good.tick, "reason": wrong, "clients": suspects}
+    )
+    _log.warning(
+        "Tick %d: the model of tick %d comes back (%s); since then updates of the clients %s had been merged.",
+        server.tick,
+        good.tick,
+        wrong,
+        suspects,
+    )
+
+
+def _note_hold(server: "Server", client: int) -> None:
+    """Say that a client waits; the update that was kept of it counts no longer."""
+    until = server.holds.until[client]
+    server.buffer.pop(client, None)
+    server.recovery.events.append({"event": "held", "tick": server.tick, "client": client, "until": until})
+    _log.warning("Tick %d: client %d gets no task before tick %d.", server.tick, client, until)
+
+
+def _to_blame(server: "Server", good: Good, suspects: Sequence[int]) -> int:
+    """The client without whose update the good model merges best, if well enough; else that of the largest change."""
+    recovery, validate = server.recovery, server.validate
+    held = [server.buffer[client] for client in sorted(server.buffer)]
+    if validate is not None and len(held) > 1 and math.isfinite(recovery.bound):
+        metrics = {}
+        for client in (c.client for c in held if c.client in suspects):
+            rest = [c for c in held if c.client != client]
+            merge = Merge(
+                model=good.model,
+                buffers=good.buffers,
+                fresh=[],
+                held=rest,
+                starts={},
+                weights={c.client: server.weights.of(c, server.tick) for c in rest},
+                clients=len(server.profiles),
+                fleet_weight=server.weights.fleet,
+            )
+            metrics[client] = validate(*MaskAware().merge(merge))
+        best = max(metrics, key=lambda client: metrics[client], default=-1)
+        if best >= 0 and metrics[best] >= recovery.bound:
+            return best
+    return max(suspects, key=lambda client: server.admission.changes.get(client, 0.0))
+
+
+def _length(model: Tensor) -> float:
+    return float(torch.linalg.vector_norm(model))

@@ -1,0 +1,223 @@
+"""Recovery: back to the last good model, without what has come since."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from fedgmr.exchange import Diverged, News, Verdict
+from fedgmr.server import Server, ServerRules
+from fedgmr.server.admission import AdmissionRule, ReportRange
+from fedgmr.server.buffer import BufferRule
+from fedgmr.server.recovery import RecoveryRule
+from fedgmr.server.staleness import Constant
+from fedgmr.server.state import restore_state, save_state
+from server.test_server import answer, server
+
+SHARE = ReportRange(lowest=0.0, highest=1.0)
+RULES = ServerRules(staleness=Constant(), interval=2)
+
+
+def shown(rules: ServerRules = RULES, *, clients: int = 3, start: float = 0.1, **more: Any) -> Server:
+    """A server whose model is one number, which is also its metric; a check at every second tick."""
+    more = {"validate": lambda model, buffers: model[0].item(), "reports": SHARE, **more}
+    return server(rules, (start,), densities=[1.0] * clients, **more)
+
+
+def tick(at: Server, *values: float) -> list[Verdict]:
+    """One tick in which the first clients answer."""
+    tasks = at.tasks(range(len(values)), float(at.tick))
+    return at.merge([answer(task, value) for task, value in zip(tasks, values, strict=True)], float(at.tick + 1))
+
+
+def taught(at: Server) -> Server:
+    """Four ticks: the metric is 0.5 at the check of tick 2, and 0.9 at tick 4."""
+    for value in (0.5, 0.5, 0.9, 0.9):
+        tick(at, value, value, value)
+    return at
+
+
+def collapse(at: Server) -> None:
+    """Two ticks in which client 2 pulls the mean to 0.29; 0.3 is a quarter of 0.8 above 0.1."""
+    tick(at, 0.9, 0.9, 0.1)
+    tick(at, 0.6, 0.6, -0.33)
+
+
+def test_good_models_are_kept() -> None:
+    at = taught(shown())
+    assert [(good.tick, round(good.model.item(), 6)) for good in at.recovery.goods] == [(2, 0.5), (4, 0.9)]
+    assert (at.recovery.first, at.recovery.best) == pytest.approx((0.1, 0.9))
+    assert at.recovery.bound == pytest.approx(0.3)
+    tick(at, 0.8, 0.8, 0.8)
+    tick(at, 0.8, 0.8, 0.8)
+    assert [good.tick for good in at.recovery.goods] == [2, 4], "0.8 is under 0.1 + 0.9 x 0.8, so neither good nor bad"
+    assert at.recovery.events == []
+
+
+def test_the_last_good_model_comes_back() -> None:
+    at = taught(shown())
+    collapse(at)
+    assert at.tick == 6
+    assert at.model.item() == pytest.approx(0.5), "of the older of two, because the newer may be spoilt in part"
+    assert (at.buffer, at.previous) == ({}, None)
+    held, recovered = at.recovery.events
+    # Without client 2 the others make 0.6; without client 0 or 1 it is (0.6 - 0.33) / 2.
+    assert held == {"event": "held", "tick": 6, "client": 2, "until": 16}
+    assert recovered == {"event": "recovered", "tick": 6, "to": 2, "reason": "collapse", "clients": [0, 1, 2]}
+    assert [task.client for task in at.tasks(range(3), 6.0)] == [0, 1]
+    assert [good.tick for good in at.recovery.goods] == [6]
+
+
+def test_what_is_less_than_a_collapse_stays() -> None:
+    at = taught(shown())
+    tick(at, 0.9, 0.9, 0.1)
+    tick(at, 0.6, 0.6, -0.29)
+    assert at.model.item() == pytest.approx(0.91 / 3)
+    assert at.recovery.events == []
+
+
+@pytest.mark.parametrize(
+    ("values", "rule", "more"),
+    [
+        ((0.3, 0.3, 0.3, 0.3, 0.1, 0.1), RecoveryRule(), {}),  # 0.2 of the range was learned, less than 0.25
+        ((0.5, 0.5, 0.9, 0.9, 0.1, 0.1), RecoveryRule(times=0), {}),
+        ((0.5, 0.5, 0.9, 0.9, 0.1, 0.1), RecoveryRule(every=5), {}),
+        ((0.5, 0.5, 0.9, 0.9, 0.1, 0.1), RecoveryRule(), {"reports": ReportRange()}),  # a metric without a range
+        ((0.5, 0.5, 0.9, 0.9, 0.1, 0.1), RecoveryRule(), {"validate": None}),
+    ],
+)
+def test_where_nothing_is_known_to_be_lost_nothing_comes_back(
+    values: Sequence[float], rule: RecoveryRule, more: dict[str, Any]
+) -> None:
+    at = shown(replace(RULES, recovery=rule), **more)
+    for value in values:
+        tick(at, value, value, value)
+    assert at.model.item() == pytest.approx(values[-1])
+    assert at.recovery.events == []
+
+
+def test_what_was_cut_from_a_model_that_is_gone_is_undone() -> None:
+    at = shown(clients=5)
+    (early,) = at.tasks([3], 0.0)
+    taught(at)
+    (late,) = at.tasks([4], 4.0)
+    collapse(at)
+    assert at.recovery.undone == {4}
+    verdicts = at.merge([answer(early, 0.7), answer(late, 0.2)], 7.0)
+    assert verdicts == [Verdict(client=4, reason="undone")]
+    assert at.updates[3:] == [1, 0]
+    assert at.holds.strikes == {}, "nobody's fault"
+    assert at.batches[4] == 0, "its next task has the same mini-batches"
+    (again,) = at.tasks([4], 7.0)
+    assert at.merge([answer(again, 0.6)], 8.0) == []
+
+
+def test_a_lost_task_is_not_waited_for_as_undone() -> None:
+    at = shown(clients=4)
+    taught(at)
+    at.tasks([3], 4.0)
+    collapse(at)
+    at.learn([News(client=3, lost=True)])
+    (task,) = at.tasks([3], 6.0)
+    assert at.merge([answer(task, 0.6)], 7.0) == []
+
+
+def test_where_going_back_does_not_help_the_run_has_diverged() -> None:
+    at = taught(shown(replace(RULES, recovery=RecoveryRule(times=1))))
+    collapse(at)
+    tick(at, 0.2, 0.2)
+    with pytest.raises(Diverged, match=r"\(the model has collapsed 2 times in a row\) at tick 8"):
+        tick(at, 0.2, 0.2)
+
+
+def test_weights_that_leave_their_scale() -> None:
+    rules = replace(RULES, admission=AdmissionRule(beyond="accept"), buffer=BufferRule(keep=False))
+    at = shown(rules, start=2.0, validate=None)
+    tick(at, 2.0, 2.0)
+    tick(at, 200.0, 200.0)
+    assert at.model.item() == 200.0, "100 times 2"
+    tick(at, 2.0, 2.0)
+    tick(at, 2.0, 2.0, 60000.0)  # a mean of 20001.3
+    assert at.model.item() == 2.0
+    assert [event["event"] for event in at.recovery.events] == ["held", "recovered"]
+    assert at.recovery.events[0]["client"] == 2, "nothing can be measured; its change is the largest"
+    assert at.recovery.events[1]["reason"] == "scale"
+
+
+def test_what_a_client_did_before_it_was_put_on_hold_is_undone() -> None:
+    at = taught(shown())
+    tick(at, 0.9, 0.9, 0.6)  # merged: 0.8
+    for _ in range(3):
+        at.merge([answer(task, 1e6) for task in at.tasks([2], 5.0)], 5.0)
+    assert at.model.item() == pytest.approx(0.5)
+    assert [event.get("reason") for event in at.recovery.events] == [None, "hold"]
+    before = shown()
+    tick(before, 0.5, 0.5)
+    for _ in range(3):
+        before.merge([answer(task, 1e6) for task in before.tasks([2], 5.0)], 5.0)
+    assert before.model.item() == pytest.approx(0.5), "nothing of its own was merged"
+    assert [event["event"] for event in before.recovery.events] == ["held"]
+
+
+def test_clients_that_say_that_they_diverged() -> None:
+    at = shown(clients=4)
+    at.tasks(range(4), 0.0)
+    news = [News(client=client, lost=True, fault="diverged") for client in range(3)]
+    at.learn(news[:2])
+    with pytest.raises(Diverged, match="3 of 3 clients are out of bounds"):
+        at.learn(news[2:])
+    later = taught(shown(clients=4))
+    later.tasks(range(4), 4.0)
+    later.learn(news)
+    assert later.model.item() == pytest.approx(0.5), "three of three that have answered: back to the model of tick 2"
+    assert later.tick == 5, "a tick has one model"
+    assert later.recovery.undone == {3}
+    assert later.admission.outside == set()
+
+
+def test_where_most_are_out_of_bounds_the_model_comes_back_first() -> None:
+    at = taught(shown(clients=4))
+    tasks = at.tasks(range(3), 4.0)
+    verdicts = at.merge([answer(task, 1e6) for task in tasks], 5.0)
+    assert [verdict.reason for verdict in verdicts] == ["change"] * 3
+    assert at.model.item() == pytest.approx(0.5)
+    assert at.recovery.events[-1]["reason"] == "divergence"
+
+
+def test_a_simulation_on_a_gpu_is_not_checked() -> None:
+    at = shown()
+    for value in (0.5, 0.5, 0.9, 0.9, 0.1, 0.1):
+        tasks = at.tasks(range(3), 0.0)
+        at.merge([replace(answer(task, value), loss=torch.tensor(0.0)) for task in tasks], 0.0)
+    assert (at.model.item(), len(at.recovery.goods)) == (pytest.approx(0.1), 1)
+
+
+@pytest.mark.parametrize("cut", range(1, 9))
+def test_a_resumed_server_recovers_alike(cut: int) -> None:
+    steps = [*[(value,) * 3 for value in (0.5, 0.5, 0.9, 0.9)], (0.9, 0.9, 0.1), (0.6, 0.6, -0.33), (0.6, 0.6)]
+    steps += [(0.7, 0.7), (0.7, 1e6), (0.7, 0.7)]
+    one = shown()
+    for number, values in enumerate(steps):
+        if number == cut:
+            twin = shown()
+            tensors, data = save_state(one)
+            restore_state(twin, tensors, json.loads(json.dumps(data)))
+        tick(one, *values)
+        if number >= cut:
+            tick(twin, *values)
+    assert len(one.recovery.events) == 2
+    (tensors, data), (again, more) = save_state(one), save_state(twin)
+    assert json.dumps(more) == json.dumps(data)
+    assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
+
+
+def test_files_of_earlier_releases_know_no_good_model() -> None:
+    at, twin = taught(shown()), shown()
+    tensors, data = save_state(at)
+    for name in ("recovery", "holds", "repeats"):
+        del data[name]
+    restore_state(twin, tensors, data)
+    assert [(good.tick, round(good.model.item(), 6)) for good in twin.recovery.goods] == [(4, 0.9)]
