@@ -92,6 +92,7 @@ class Recovery:
         if not length <= self.rule.scale * max(self.length, 1.0):  # also where it is no number
             return "scale"
         self.length = length
+        learned = True  # as far as anybody can tell
         if validate is not None and math.isfinite(self.span):
             if self.first is None:
                 self.first = self.best = validate(self.goods[0].model, self.goods[0].buffers)
@@ -99,10 +100,11 @@ class Recovery:
             if not metric >= self.bound:
                 return "collapse"
             self.best = max(self.best, metric)
+            learned = math.isfinite(self.bound)
             if metric < self.first + _GOOD * (self.best - self.first):
                 return ""
         self.goods = [*self.goods, Good(tick=tick, model=model, buffers=buffers)][-_KEPT:]
-        self.in_row = 0
+        self.in_row = 0 if learned else self.in_row
         return ""
 
     def note(self, update: Update, tick: int) -> None:
@@ -168,7 +170,8 @@ def go_back(server: "Server", wrong: str) -> None:
     server.model, server.buffers, server.previous = good.model, good.buffers, None
     server.buffer.clear()
     server.reports.clear()
-    server.admission.outside.clear()
+    if wrong != "hold":  # where many are held in turn, the run diverges
+        server.admission.outside.clear()
     recovery.events.append(
         {"event": "recovered", "tick": server.tick, "to": good.tick, "reason": wrong, "clients": suspects}
     )

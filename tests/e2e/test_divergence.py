@@ -79,7 +79,8 @@ def test_a_loss_that_is_not_finite_is_null(fedgmr: Command) -> None:
     training = {"learning_rate": 1e19, "batch_size": 10, "steps": 1}
     data = recipe("dense", "fedasync", seconds=60.0, training=training, evaluation={"every_seconds": 0.1})
     write_recipe(fedgmr.folder / "r.json", data)
-    assert fedgmr("run", "r.json", "output=run").code == 3
+    # Recovery would go back to finite weights before most clients are out of bounds.
+    assert fedgmr("run", "r.json", "method.recovery.times=0", "output=run").code == 3
     assert None in [row["loss"] for row in _rows(fedgmr.folder / "run")]
     assert read_run(fedgmr.folder / "run").history.loss.shape
 
