@@ -14,6 +14,9 @@ DEMO_SETTINGS ?=
 #: PYTEST         further arguments for pytest, such as "-x tests/wire"
 PYTEST ?=
 
+#: SOAK           further arguments for the soaks, such as "--minutes 10 --nodes 8"; `--help` lists them
+SOAK ?=
+
 #: TRITON         the Triton that `make test-kernels` installs, separately from everything else
 TRITON ?= triton==3.9.0
 
@@ -22,7 +25,7 @@ KERNELS := tests/training/test_fused.py tests/training/test_stacked.py tests/ser
 METHODS := fedgmr,fedgmr_without_restoration,fedavg,fedasync
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-kernels lint format clean
+.PHONY: help demo test test-slow test-kernels soak soak-grid lint format clean
 
 help: ## List targets and variables
 	@echo "Targets:"
@@ -42,6 +45,12 @@ test-slow: $(VENV)/dev.stamp ## Run the slow tests (status 5 of pytest: there ar
 test-kernels: $(VENV)/dev.stamp ## Run the tests of the GPU kernels in Triton's interpreter, without a GPU (minutes)
 	test -d $(VENV)/triton || $(BIN)/python -m pip install --no-deps --target $(VENV)/triton $(TRITON)
 	TRITON_INTERPRET=1 PYTHONPATH=$(VENV)/triton $(BIN)/pytest $(KERNELS) $(PYTEST)
+
+soak: $(VENV)/dev.stamp ## Keep 20 SuperNodes at work on this machine for an hour while programs are killed at random
+	$(BIN)/python benchmarks/soak.py $(SOAK)
+
+soak-grid: $(VENV)/dev.stamp ## The same in one process and virtual time: 1,000 nodes, 100,000 updates (minutes)
+	PYTHONPATH=tests $(BIN)/python benchmarks/soak_grid.py $(SOAK)
 
 lint: $(VENV)/dev.stamp ## Check style and types
 	$(BIN)/ruff check .

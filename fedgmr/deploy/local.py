@@ -26,7 +26,7 @@ FOLDER = "flower"
 _POLL = 0.5
 _START_LIMIT = 60.0  # seconds for a program to answer, and for the ServerApp to appear
 _CALL_LIMIT = 180.0  # for one call of Flower's command line
-_SUBMISSIONS = 10
+_SUBMISSIONS = 10  # in a row, without a tick between
 _ASKING = 5.0  # seconds between questions to Flower, where processes cannot be looked at
 _NODE_WORK = 3.0  # seconds of a core that a SuperNode needs to start
 _GOING = ("pending", "starting", "running")
@@ -118,8 +118,10 @@ class LocalFleet:
                     break
             if summary := read_json(self.directory / SUMMARY):
                 return summary
-            killed = self._status() in _GOING
-            if self.submissions == _SUBMISSIONS or not (killed or self._last_tick() != began):
+            killed, onward = self._status() in _GOING, self._last_tick() != began
+            if onward:
+                self.submissions = 0  # a fleet that gets on may be killed any number of times
+            if self.submissions == _SUBMISSIONS or not (killed or onward):
                 raise ValueError(f"The run failed: {self._last_words()}")
             self.notify(f"the ServerApp {'was killed' if killed else 'failed'}; the run goes on from its checkpoint")
             self._flwr("stop", self._run_id, CONNECTION, patience=0.0)

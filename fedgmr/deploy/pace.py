@@ -23,6 +23,7 @@ WAITING = 4.0  # of these, what is no process start: a node asks every 3 s, the 
 STARTS = 1.4  # a whole task in starts of ClientApps: Flower's own beginning and end, data and training come on top
 LOCAL_TICKS = 30
 LOCAL_SECONDS = 600.0
+LEAST_ROWS, ENTRIES = 200, 200_000  # evaluations of a long run: so many, or those with so many entries for clients
 _MARGIN = 1.10
 
 
@@ -80,13 +81,15 @@ def _paced(recipe: Recipe, given: Sequence[str], *, period: float, seconds: floa
             )
         period = coordination.period or period
     evaluation, checkpoint = recipe.evaluation, recipe.checkpoint
+    seconds = recipe.seconds if "seconds" in given else round(seconds, 3)
     if "evaluation.every_seconds" not in given:
-        evaluation = replace(evaluation, every_seconds=round(period, 3))
+        rows = max(LEAST_ROWS, ENTRIES / len(recipe.fleet.resolved_links()))
+        evaluation = replace(evaluation, every_seconds=round(max(period, seconds / rows), 3))
     if "checkpoint.every" not in given:
         checkpoint = replace(checkpoint, every=1)  # what was merged must not be lost with the ServerApp
     return replace(
         recipe,
-        seconds=recipe.seconds if "seconds" in given else round(seconds, 3),
+        seconds=seconds,
         method=replace(recipe.method, coordination=coordination),
         evaluation=evaluation,
         checkpoint=checkpoint,

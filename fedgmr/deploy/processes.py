@@ -7,6 +7,7 @@ carries a mark in its environment, which children inherit, and the end is decide
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MARK = "FEDGMR_DEPLOYMENT"
+LARGEST_LOG = 16 * 2**20  # bytes
 _GRACE = 6.0  # seconds between asking a process to end and ending it
 _PR_SET_PDEATHSIG = 1
 
@@ -44,7 +46,7 @@ class Supervisor:
 
     Args:
         folder: where the programs run; also their mark.
-        logs: where their output goes, one file per program.
+        logs: where their output goes, one file per program; a long one is put aside, in place of the one before it.
         environment: of all programs.
     """
 
@@ -66,6 +68,7 @@ class Supervisor:
                 running.died = time.monotonic()
                 _end_group(running.process.pid)  # what it left behind would compete with its successor
                 found.append(name)
+            _put_aside(self._log(running.program))
             if running.died is not None and time.monotonic() - running.died >= running.program.restart_delay:
                 running.process, running.died = self._spawn(running.program), None
         return found
@@ -119,8 +122,11 @@ class Supervisor:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
 
+    def _log(self, program: Program) -> Path:
+        return self.logs / f"{program.name}.log"
+
     def _spawn(self, program: Program) -> "subprocess.Popen[bytes]":
-        with (self.logs / f"{program.name}.log").open("ab") as log:
+        with self._log(program).open("ab") as log:
             return subprocess.Popen(
                 program.command,
                 cwd=self.folder,
@@ -131,6 +137,13 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             )
+
+
+def _put_aside(log: Path) -> None:
+    """Copy a long log away and empty it; its program goes on writing at its end, which is now the beginning."""
+    if log.exists() and log.stat().st_size >= LARGEST_LOG:
+        shutil.copyfile(log, log.with_suffix(".earlier.log"))
+        os.truncate(log, 0)
 
 
 def end_marked(folder: Path) -> None:

@@ -27,6 +27,7 @@ LOOPBACK = "127.0.0.1"
 _FIRST_PORT, _PORTS = 20_000, 12_000
 _PROGRAMS = ("flwr", "flower-superlink", "flower-superexec", "flower-supernode")
 _LINK_DELAY = 1.0  # seconds; the whole fleet waits for it
+_LOOKS = 40  # per second, in which the nodes look for work; more would take a core of a large fleet that is idle
 _NODE_DELAY = 12.0  # a node that comes back sooner is refused, because it still counts as online
 
 
@@ -105,7 +106,7 @@ class Site:
             "FLWR_HOME": str(self.folder / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": f"{max(0.1, self.clients / _LOOKS):g}",
         }
 
     def superlink(self) -> Program:

@@ -68,6 +68,7 @@ class Meter:
         self.prior, self.sizes, self.period = prior, sizes, period
         self.estimates: dict[int, LinkEstimate] = {}
         self.training: dict[int, float] = {}  # seconds by client, of its last task
+        self.took: dict[int, float] = {}  # the same of the whole task
 
     def probe(self, client: int, *, down: int, up: int, seconds: float) -> None:
         """Take in a message without training."""
@@ -80,7 +81,7 @@ class Meter:
         """
         training = min(max(training, 0.0), seconds)
         self.probe(task.client, down=down, up=up, seconds=seconds - training)
-        self.training[task.client] = training
+        self.training[task.client], self.took[task.client] = training, seconds
         if self.period is None:
             return []
         return [News(client=task.client, level=self._fitting(task, self.period))]
@@ -103,27 +104,36 @@ class Meter:
         ]
 
     def expected(self, client: int, *, down: int, up: int) -> float | None:
-        """The expected time of a task; None for a client that has not finished one yet."""
+        """The expected time of a task, at least that of its last one; None for a client that has not finished one yet.
+
+        A busy machine takes long whatever the bytes, and the filter, which looks for a link, is slow to believe it.
+        """
         if client not in self.training:
             return None
-        return self.training[client] + self.estimates[client].seconds(down=down, up=up)
+        known = self.training[client] + self.estimates[client].seconds(down=down, up=up)
+        return max(known, self.took.get(client, 0.0))
 
     def state(self) -> list[list[Any]]:
         """Everything, as JSON-ready data."""
         return [
-            [client, e.mean.tolist(), e.covariance.tolist(), e.observed, self.training.get(client)]
+            [client, e.mean.tolist(), e.covariance.tolist(), e.observed, *(of.get(client) for of in self._last)]
             for client, e in sorted(self.estimates.items())
         ]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> None:
         """Continue from what `state()` has returned."""
-        self.estimates, self.training = {}, {}
-        for client, mean, covariance, observed, training in state:
+        self.estimates, self.training, self.took = {}, {}, {}
+        for client, mean, covariance, observed, *last in state:  # older files do not know how long a task took
             estimate = self.estimates[client] = LinkEstimate(self.prior)
             estimate.mean, estimate.covariance = np.array(mean), np.array(covariance)
             estimate.observed = observed
-            if training is not None:
-                self.training[client] = training
+            for of, seconds in zip(self._last, last, strict=False):
+                if seconds is not None:
+                    of[client] = seconds
+
+    @property
+    def _last(self) -> tuple[dict[int, float], dict[int, float]]:
+        return self.training, self.took
 
 
 def _regressor(down: int, up: int) -> npt.NDArray[np.float64]:

@@ -71,3 +71,12 @@ def test_machines_synchronous_method_keeps_its_rounds() -> None:
     recipe = pace_for_machines(quickstart("method=fedavg"), [])
     assert recipe.evaluation.every_seconds == pytest.approx(period, abs=1e-3)
     assert recipe.seconds > 2850
+
+
+def test_a_long_run_has_a_bounded_number_of_evaluations() -> None:
+    """A row has entries for every client: 200,000 in all, or 200 rows where there are more clients."""
+    month = 30 * 86_400
+    recipe = trying(quickstart(f"seconds={month}", "method.coordination.period=60"), "seconds", clients=20)
+    assert recipe.evaluation.every_seconds == pytest.approx(month / 10_000, abs=1e-3)
+    recipe = trying(quickstart(f"seconds={month}", "method.coordination.period=60"), "seconds", clients=2000)
+    assert recipe.evaluation.every_seconds == pytest.approx(month / 200, abs=1e-3)

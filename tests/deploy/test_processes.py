@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fedgmr.deploy import processes
 from fedgmr.deploy.app import SUPERNODE
 from fedgmr.deploy.processes import Program, Supervisor, end_marked, marked_processes
 
@@ -165,3 +166,18 @@ def test_output_goes_to_the_log(tmp_path: Path) -> None:
     with crew_in(tmp_path) as crew:
         crew.start(program(tmp_path, "print('hello', flush=True)", delay=600))
         wait_for(lambda: (tmp_path / "p.log").read_text() == "hello\n")
+
+
+def test_a_long_log_is_put_aside_while_its_program_writes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "LARGEST_LOG", 1000)
+    code = "import sys, time\nfor n in range(10**6): print(f'{n:09d}', flush=True); time.sleep(0.001)"
+    with crew_in(tmp_path) as crew:
+        crew.start(program(tmp_path, code))
+        log, earlier = tmp_path / "p.log", tmp_path / "p.earlier.log"
+        wait_for(lambda: log.stat().st_size >= 1000)
+        crew.check()
+        wait_for(lambda: log.stat().st_size >= 100)
+        assert earlier.stat().st_size >= 1000
+        assert earlier.read_text().startswith("000000000\n000000001\n")
+        first = int(log.read_text().split()[0])
+        assert first >= len(earlier.read_text().split()), "what was put aside is not written again, and no gap of zeros"

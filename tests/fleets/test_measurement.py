@@ -30,6 +30,24 @@ def test_three_observations_give_overhead_and_both_rates() -> None:
     assert estimate.seconds(down=3 * MIB, up=2 * MIB) == pytest.approx(4 + 6 + 20, rel=1e-3)
 
 
+def test_a_task_is_expected_to_take_as_long_as_the_last_one() -> None:
+    """A busy machine takes 200 s for a few bytes: the filter, which knows 5 s with a deviation of 3, believes 8 s."""
+    levels = LevelMap(torch.zeros(4, dtype=torch.uint8), (1.0,))
+    task = Shipment(client=2, level=0, levels=levels, map_version=0, first_batch=0)
+    meter = Meter(Prior(overhead=5.0, deviation=3.0, jitter=1.0, noise=0.1), WireSizes(buffers=0))
+    assert meter.expected(2, down=100, up=100) is None
+    meter.observe(task, down=100, up=100, seconds=200.0, training=0.5)
+    assert meter.estimates[2].seconds(down=100, up=100) < 15.0
+    assert meter.expected(2, down=100, up=100) == 200.0
+    again = Meter(meter.prior, WireSizes(buffers=0))
+    again.restore(meter.state())
+    assert again.expected(2, down=100, up=100) == 200.0
+    again.restore([row[:5] for row in meter.state()])  # of an earlier release
+    assert again.expected(2, down=100, up=100) < 15.0
+    meter.observe(task, down=100, up=100, seconds=6.0, training=0.5)
+    assert meter.expected(2, down=100, up=100) < 15.0
+
+
 def test_what_cannot_be_told_apart_still_predicts_their_sum() -> None:
     estimate = LinkEstimate(Prior(overhead=0.0, deviation=0.0, jitter=1e-6, noise=0.0))
     estimate.observe(down=MIB, up=MIB, seconds=12.0)
@@ -89,7 +107,7 @@ def test_a_meter_assigns_by_the_sizes_of_the_levels() -> None:
     # 50 %: 1 + 1.907 + 3.815 = 6.7 s fits 8 s; 100 %: 12.4 s does not.
     assert meter.times(task) == pytest.approx([1.572, 6.722, 12.444], rel=1e-3)
     assert news == [News(client=7, level=1)]
-    assert meter.expected(7, down=0, up=0) == pytest.approx(1.0)
+    assert meter.expected(7, down=0, up=0) == pytest.approx(1.572, rel=1e-3), "as the last one, not 1 s"
     again = Meter(prior, sizes)
     again.restore(meter.state())
     assert again.times(task) == meter.times(task)

@@ -1,6 +1,7 @@
 """What real networks do, in virtual time: nothing stalls the others, nothing is applied twice, everybody may return."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,55 @@ def test_a_lost_hello_is_said_again_and_a_run_starts_without_a_mute_node(tmp_pat
     assert asked == [0.0, 10.0, 30.0, 70.0]
     assert run.clock.now() == 62.0 + 2 * PERIOD, "the first look after first_task"
     assert run.server.updates == [2, 2, 1], "it says hello at 71 s, just before the dispatch of 72 s"
+
+
+def test_many_nodes_are_asked_a_few_first_and_ever_more(tmp_path: Path) -> None:
+    """Eight at 0 s, which answer at 1 s; then sixteen at once: the next sixteen at the look of 2 s, the last at 4 s."""
+    run, asked = Deployed(partitions(30, tmp_path), clients=30, sections={"fleet": {"clients": 30}}), list[float]()
+
+    def arrival(node: Node, message: Message) -> float | None:
+        if message.metadata.message_type != "train":
+            asked.append(run.clock.now())
+        return run.arrival(node, message)
+
+    run.grid.arrival = arrival
+    run.drive(1)
+    assert Counter(asked) == {0.0: 8, 2.0: 16, 4.0: 6}
+    assert run.server.updates == [1] * 30
+
+
+def test_mute_nodes_hold_up_nobody_for_longer_than_the_next_try(tmp_path: Path) -> None:
+    nodes, asked = partitions(12, tmp_path), list[float]()
+    run = Deployed(nodes, clients=12, sections={"fleet": {"clients": 12}, "deployment": {"min_clients": 4}})
+
+    def arrival(node: Node, message: Message) -> float | None:
+        asked.append(run.clock.now())
+        return None if node.node_id > 992 else run.arrival(node, message)
+
+    run.grid.arrival = arrival
+    run.drive(1)
+    assert asked[:8] == [0.0] * 8, "of whom nobody answers"
+    assert asked[8] == 10.0
+
+
+def test_nothing_is_kept_of_starts_that_are_over(tmp_path: Path) -> None:
+    run = Deployed(partitions(3, tmp_path))
+    run.drive(12, lambda tick: run.nodes[999].restart())
+    admission = run.fleet.admission
+    assert run.nodes[999].last_activated_at == "start 12"
+    for kept in (admission._again, admission._asked, admission._unanswered):
+        assert len(kept) <= 3
+
+
+def test_a_moment_that_was_waited_for_is_over_however_it_is_rounded(tmp_path: Path) -> None:
+    """Seconds before a resume and a clock whose sum is rounded down: the loop must not stand still before its end."""
+    past, until = 0.1, 1.0
+    began = next(b for b in (n / 7 for n in range(1, 1000)) if past + ((until - past + b) - b) < until)
+    run = Deployed(partitions(3, tmp_path))
+    run.clock.sleep(began)
+    run.fleet._past, run.fleet._began = past, began
+    assert run.fleet.collect(until=until) == []
+    assert run.fleet.now == until
 
 
 def test_an_answer_to_a_task_that_was_given_up_is_refused(tmp_path: Path) -> None:

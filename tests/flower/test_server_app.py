@@ -113,6 +113,21 @@ def test_a_run_goes_on_from_its_checkpoint(recipe: Path, tmp_path: Path) -> None
     assert len(accepted) == 18
 
 
+def test_a_run_goes_on_without_a_node_that_is_gone_for_good(recipe: Path, tmp_path: Path) -> None:
+    """Two nodes are back at once; the third one is waited for up to the first look after a minute."""
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
+    clock = VirtualClock()
+    with pytest.raises(ConnectionError):
+        run(grid(tmp_path, clock, blow=35.0), RUN, config, clock)
+    clock = VirtualClock()
+    clock.sleep(1000.0)
+    smaller = grid(tmp_path, clock, run_id=RUN + 1)
+    smaller.nodes[998].online = False
+    _, result = run(smaller, RUN + 1, config | {"resume": True}, clock)
+    assert result.history[-1]["updates"] == [6, 6, 3], "three before the crash"
+    assert 60.0 < clock.now() - 1000.0 - 35.0 <= 63.0, "35 s of the run were left"
+
+
 def test_a_run_without_a_checkpoint_begins_again(recipe: Path, tmp_path: Path) -> None:
     config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
     clock = VirtualClock()

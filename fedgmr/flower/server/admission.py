@@ -1,8 +1,9 @@
 """Admission: how nodes become clients.
 
-Every node that starts is asked who it is and, where densities are measured, its link is probed. A client that let a
-task run out of time is asked again before it gets another one, after a pause that grows with every such task.
-A node that cannot take part (no data, another model) is named in the log once and asked again after a restart.
+Every node that starts is asked who it is and, where densities are measured, its link is probed; of many that start at
+once a few are asked first, and ever more as they answer. A client that let a task run out of time is asked again before
+it gets another one, after a pause that grows with every such task. A node that cannot take part (no data, another
+model) is named in the log once and asked again after a restart.
 """
 
 import logging
@@ -31,6 +32,7 @@ _RETRY = 10.0  # seconds until a node that does not answer is asked again; twice
 _MOST_RETRIES = 4  # doublings: at least every 160 s
 _MOST_DOUBLINGS = 6  # of the pauses before a client that let its tasks run out of time is asked again
 _CLAIM = 120.0  # seconds a node waits for the number it claims; a killed node counts as online for about 60
+_AT_ONCE = 8  # nodes asked at the same time, one more with every answer; they may share a machine
 _POLL = 0.25
 
 Start = tuple[int, str]  # a node, and when it was last started
@@ -53,6 +55,8 @@ class Admission:
     _asked: Counter[Start] = field(default_factory=Counter)  # hellos in a row
     _waiting: dict[Start, tuple[Hello, float]] = field(default_factory=dict)  # said hello, has no number
     _probed: set[int] = field(default_factory=set)
+    _unanswered: dict[Start, float] = field(default_factory=dict)  # when each was asked
+    _at_once: int = _AT_ONCE
 
     def look(self, online: dict[int, str]) -> None:
         """Note who is online; ask those who are new."""
@@ -61,9 +65,13 @@ class Admission:
         for start in self.roster.strangers().items():
             if start in self._waiting:
                 self._admit(start, *self._waiting[start])
-            elif now >= self._again.get(start, now):
+            elif now >= self._again.get(start, now) and self._asked_lately(now) < self._at_once:
                 self._greet(start)
         self._waiting = {s: v for s, v in self._waiting.items() if online.get(s[0]) == s[1]}
+        # Whoever comes back does so with another start: over months these would pile up.
+        self._again = {s: at for s, at in self._again.items() if online.get(s[0]) == s[1]}
+        self._asked = Counter({s: n for s, n in self._asked.items() if online.get(s[0]) == s[1]})
+        self._unanswered = {s: at for s, at in self._unanswered.items() if online.get(s[0]) == s[1]}
 
     def ready(self, client: int) -> bool:
         """Whether the client can take a task."""
@@ -76,10 +84,14 @@ class Admission:
         del self._asked[(known.node, known.start)]
         known.start = ""
 
+    def _asked_lately(self, now: float) -> int:
+        return sum(now - asked < _RETRY for asked in self._unanswered.values())
+
     def _greet(self, start: Start) -> None:
         now, before = self.clock.now(), self._asked[start]
         pause = _RETRY * 2 ** min(before, _MOST_RETRIES)
         self._again[start] = now + pause
+        self._unanswered[start] = now
         self._asked[start] += 1
         if before:
             _log.warning("Node %d has not said hello yet: it is asked again.", start[0])
@@ -90,6 +102,7 @@ class Admission:
 
     def _take_hello(self, start: Start, sent: float, reply: Reply) -> None:
         hello = reply.outcome
+        self._at_once += self._unanswered.pop(start, None) is not None
         if start in self._waiting or start not in self.roster.strangers().items():
             return  # it has answered another one
         if not isinstance(hello, Hello):

@@ -7,6 +7,7 @@ lost), `grid_threads.py` (the threads).
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -35,6 +36,7 @@ from fedgmr.flower.terms import Terms
 
 _log = logging.getLogger(__name__)
 LOOK = 2.0  # seconds between looks at the nodes
+RETURN = 60.0  # seconds in which the nodes of a resumed run may come back before it goes on
 OVERHEAD = Prior(overhead=5.0, deviation=3.0, jitter=1.0, noise=0.1)  # about 5 s per task, whatever its size
 
 
@@ -96,7 +98,8 @@ class FlowerFleet:
     def begin(self) -> None:
         """Look for nodes and wait until enough clients are there; the run's time goes on from then.
 
-        Nodes that are online and say no hello are waited for as long as a first task may take.
+        Nodes that are online and say no hello are waited for as long as a first task may take. A run that goes on does
+        so with whoever is back within a minute: one of its nodes may be gone for good.
         """
         if self.roster.claims:
             _log.warning(
@@ -107,9 +110,10 @@ class FlowerFleet:
             self.journal.cut_back(0)  # of a run that came to no checkpoint
         self.threads.start()
         wanted, told = self.settings.min_clients or self.clients, -1
-        patience = self.time.now() + self.settings.first_task
+        patience = self.time.now() + min(self.settings.first_task, RETURN if self._resumed else math.inf)
         while (present := len(self.free())) < wanted:
-            if present and len(self.roster.online) >= wanted and self.time.now() > patience:
+            enough = self._resumed or len(self.roster.online) >= wanted
+            if present and enough and self.time.now() > patience:
                 _log.warning("The run starts with %d of %d clients: the others do not answer.", present, wanted)
                 break
             if present != told:
@@ -162,6 +166,7 @@ class FlowerFleet:
         while not self._enough(updates, arrivals, fastest):
             event = self._inbox.get(until=until - self._past + self._began)
             if event is None:
+                self._past += max(0.0, until - self.now)  # over, even if the sums above were rounded down
                 break
             if isinstance(event, Online) and (updates or self.free()):  # an update or a client is kept waiting
                 for flight in self.flights.late(awaited, self.time.now()):

@@ -1,17 +1,23 @@
 """The journal of a deployed run, updates.jsonl: one line per event, from the dispatch of every task to its end.
 
 It is appended and flushed line by line. A resumed run drops the lines that its checkpoint does not know of, as with the
-metrics.
+metrics. A fleet may run for months, so a long file is put aside at a tick, in place of the one put aside before it, and
+the new one begins with the counts of all that went before.
 """
 
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedgmr.exchange import Verdict
-from fedgmr.files import UPDATES, write_atomic
+from fedgmr.files import EARLIER_UPDATES, UPDATES, write_atomic
 from fedgmr.flower.server.flights import Flight
+
+LARGEST = 16 * 2**20  # bytes at which the file is put aside, about 40,000 tasks
+_EARLIER = "earlier"
 
 
 class Journal:
@@ -21,12 +27,14 @@ class Journal:
         """`now` tells the run's seconds."""
         self._path = None if directory is None else directory / UPDATES
         self.now, self.lines = now, 0
+        self.counts: Counter[str] = Counter()  # of the events, by what they are and why
         self._accepted: list[tuple[Flight, dict[str, Any]]] = []  # since the last merge
         self._tick = -1
 
     def write(self, event: str, **fields: Any) -> None:
         """Append one event."""
         self.lines += 1
+        self._count({"event": event, **fields})
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"event": event, **fields}) + "\n")
@@ -57,6 +65,7 @@ class Journal:
         self._accepted.clear()
         if tick != self._tick:
             self._tick = tick
+            self._put_aside()
             self.write("tick", tick=tick, seconds=round(self.now(), 3), late=round(late, 3))
 
     def close(self) -> None:
@@ -66,12 +75,50 @@ class Journal:
         self._accepted.clear()
 
     def cut_back(self, lines: int) -> None:
-        """Keep only the first `lines` lines of a file already there; fewer where it was cut by force."""
-        if self._path is not None and self._path.exists():
-            kept = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)[:lines]
-            write_atomic(self._path, "".join(kept))
-            lines = len(kept)
+        """Keep only the first `lines` events of files already there; fewer where they were cut by force."""
+        kept: list[str] = []
+        if self._path is not None:
+            earlier = self._path.with_name(EARLIER_UPDATES)
+            if earlier.exists() and (not self._path.exists() or lines < self._read()[0]):
+                os.replace(earlier, self._path)  # the run was killed soon after this was put aside
+            before, kept = self._read()
+            kept = kept[: lines - before] if lines >= before else []
+            if lines < before or not before:
+                before, self.counts = 0, Counter()
+            head = [self._head(before)] if before else []
+            if head or self._path.exists():
+                write_atomic(self._path, "".join([*head, *kept]))
+                lines = before + len(kept)
+        for line in kept:
+            self._count(json.loads(line))
         self.lines = lines
+
+    def _read(self) -> tuple[int, list[str]]:
+        """The number of events before those of the file, whose counts are taken up, and the file's own lines."""
+        assert self._path is not None
+        if not self._path.exists():
+            return 0, []
+        lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        head = json.loads(lines[0]) if lines and lines[0].startswith(f'{{"event": "{_EARLIER}"') else None
+        if head is None:
+            return 0, lines
+        self.counts = Counter(head["counts"])
+        return int(head["lines"]), lines[1:]
+
+    def _head(self, lines: int) -> str:
+        return json.dumps({"event": _EARLIER, "lines": lines, "counts": self.counts}) + "\n"
+
+    def _put_aside(self) -> None:
+        """Begin a new file where this one is long; a tick is about to be written, so every file has one."""
+        if self._path is not None and self._path.exists() and self._path.stat().st_size >= LARGEST:
+            os.replace(self._path, self._path.with_name(EARLIER_UPDATES))
+            write_atomic(self._path, self._head(self.lines))
+
+    def _count(self, event: Mapping[str, Any]) -> None:
+        reason = event.get("reason")
+        self.counts[f"{event['event']} {reason}" if reason else event["event"]] += 1
+        if event["event"] == "resumed":
+            self.counts["interrupted"] += len(event["lost"])
 
     def restore(self, lines: int, *, lost: Sequence[int], tick: int) -> None:
         """Continue after so many lines; the tasks of the clients `lost` were in flight then."""
