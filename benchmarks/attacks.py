@@ -202,12 +202,13 @@ def main() -> int:
     parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=list(COLUMNS))
     parser.add_argument("--attacks", nargs="+", choices=["", LEFT_OUT, *HELD, *HARD], metavar="ATTACK")
     parser.add_argument("--csv", type=Path, metavar="FILE")
+    parser.add_argument("--table", action="store_true", help="make no run, print what is in the file")
     arguments = parser.parse_args()
     print(header())
     one_thread()
     found = read_found(arguments.csv) if arguments.csv is not None and arguments.csv.exists() else {}
     for cell in cells(arguments.seeds, arguments.ticks):
-        wanted = arguments.attacks is None or cell.attack in arguments.attacks
+        wanted = not arguments.table and (arguments.attacks is None or cell.attack in arguments.attacks)
         if cell not in found and cell.column in arguments.columns and wanted:
             found[cell] = outcome(cell)
             print(cell, found[cell], file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ undone, and the client that is to blame waits. Read next: `holds.py`; docs/secur
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,6 +57,7 @@ class Good:
     tick: int
     model: Tensor
     buffers: Tensor
+    previous: Tensor | None = None  # the model one merge earlier, for the ranking
 
 
 class Recovery:
@@ -86,9 +87,9 @@ class Recovery:
         """Whether the model is checked now; not where nobody measures updates, because everybody is trusted there."""
         return self.rule.times > 0 and self.looked_at > 0 and tick % self._every == 0
 
-    def check(self, tick: int, model: Tensor, buffers: Tensor, validate: "Validate | None") -> str:
-        """Look at the model; returns what is wrong with it, or keeps it if it is good."""
-        self.looked_at, length = 0, _length(model)
+    def check(self, now: Good, validate: "Validate | None") -> str:
+        """Look at the present model; returns what is wrong with it, or keeps it if it is good."""
+        self.looked_at, length = 0, _length(now.model)
         if not length <= self.rule.scale * max(self.length, 1.0):  # also where it is no number
             return "scale"
         self.length = length
@@ -96,14 +97,14 @@ class Recovery:
         if validate is not None and math.isfinite(self.span):
             if self.first is None:
                 self.first = self.best = validate(self.goods[0].model, self.goods[0].buffers)
-            metric = validate(model, buffers)
+            metric = validate(now.model, now.buffers)
             if not metric >= self.bound:
                 return "collapse"
             self.best = max(self.best, metric)
             learned = math.isfinite(self.bound)
             if metric < self.first + _GOOD * (self.best - self.first):
                 return ""
-        self.goods = [*self.goods, Good(tick=tick, model=model, buffers=buffers)][-_KEPT:]
+        self.goods = [*self.goods, now][-_KEPT:]
         self.in_row = 0 if learned else self.in_row
         return ""
 
@@ -134,7 +135,8 @@ def watch(server: "Server", verdicts: Iterable[Verdict]) -> None:
     if server.admission.sign():
         wrong = "divergence"
     elif recovery.due(server.tick):
-        wrong = recovery.check(server.tick, server.model, server.buffers, server.validate) or wrong
+        now = Good(tick=server.tick, model=server.model, buffers=server.buffers, previous=server.previous)
+        wrong = recovery.check(now, server.validate) or wrong
     if wrong:
         go_back(server, wrong)
 
@@ -162,12 +164,12 @@ def go_back(server: "Server", wrong: str) -> None:
         if server.holds.until.get(client, 0) <= server.tick:  # else it waits already
             server.holds.hold(client, server.tick)
             _note_hold(server, client)
-    recovery.goods = [Good(tick=server.tick, model=good.model, buffers=good.buffers)]
+    recovery.goods = [replace(good, tick=server.tick)]
     recovery.length = _length(good.model)
     recovery.in_row += 1
     recovery.undone |= {client for client, task in server.dispatched.items() if task.version > good.tick}
     recovery.entered.clear()
-    server.model, server.buffers, server.previous = good.model, good.buffers, None
+    server.model, server.buffers, server.previous = good.model, good.buffers, good.previous
     server.buffer.clear()
     server.reports.clear()
     if wrong != "hold":  # where many are held in turn, the run diverges

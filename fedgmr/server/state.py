@@ -42,6 +42,8 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors |= {f"levels.{version}": levels.levels for version, levels in maps.items()}
     for number, good in enumerate(server.recovery.goods):
         tensors[f"good.{number}"], tensors[f"good_buffers.{number}"] = good.model, good.buffers
+        if good.previous is not None:
+            tensors[f"good_previous.{number}"] = good.previous
     remembered, repeats = server.admission.repeats.state()
     tensors |= remembered
     names: dict[int, str] = {}  # by tensor: the first name it has
@@ -133,7 +135,12 @@ def _recovery_of(recovery: Recovery) -> dict[str, Any]:
 
 def _restore_recovery(recovery: Recovery, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
     recovery.goods = [
-        Good(tick=tick, model=tensors[f"good.{number}"], buffers=tensors[f"good_buffers.{number}"])
+        Good(
+            tick=tick,
+            model=tensors[f"good.{number}"],
+            buffers=tensors[f"good_buffers.{number}"],
+            previous=tensors.get(f"good_previous.{number}"),
+        )
         for number, tick in enumerate(data["goods"])
     ]
     recovery.entered, recovery.undone = dict(data["entered"]), set(data["undone"])

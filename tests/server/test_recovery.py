@@ -62,7 +62,8 @@ def test_the_last_good_model_comes_back() -> None:
     collapse(at)
     assert at.tick == 6
     assert at.model.item() == pytest.approx(0.5), "of the older of two, because the newer may be spoilt in part"
-    assert (at.buffer, at.previous) == ({}, None)
+    assert at.previous is not None
+    assert (at.buffer, at.previous.item()) == ({}, 0.5), "at tick 1, for the ranking"
     held, recovered = at.recovery.events
     # Without client 2 the others make 0.6; without client 0 or 1 it is (0.6 - 0.33) / 2.
     assert held == {"event": "held", "tick": 6, "client": 2, "until": 16}
