@@ -26,7 +26,8 @@ from fedgmr.server import Server
 from fedgmr.server.admission import ReportRange
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
 from fedgmr.server.label_aware import Labels
-from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
+from fedgmr.submodels.channels.follow import follow_channels
+from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Samples, Task, named_task
@@ -182,7 +183,7 @@ def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = No
     )
     initial = task.initial_model(recipe.seed).to(device)
     buffers = layout.flatten_buffers(initial)
-    plan = make_plan(recipe, initial)
+    plan = make_plan(recipe, task, initial)
     profiles = _profiles(recipe, parts)
     server = Server(
         rules=method,
@@ -225,9 +226,14 @@ def _validated(evaluator: Evaluator, model: Tensor, buffers: Tensor) -> float:
     return evaluator.task.metrics[0].score(evaluator.validate(model, buffers).accuracy)
 
 
-def make_plan(recipe: Recipe, model: nn.Module) -> ChannelPlan | None:
-    """The model's channels, where the method needs them."""
-    return follow_channels(model) if recipe.method.by_width or recipe.method.label_aware else None
+def make_plan(recipe: Recipe, task: Task, model: nn.Module) -> ChannelPlan | None:
+    """The task's model's channels, where the method needs them; layers that keep their full width are named."""
+    if not (recipe.method.by_width or recipe.method.label_aware):
+        return None
+    plan = follow_channels(model, task.inputs(task.train[0][:2]))
+    if recipe.method.by_width and plan.whole:
+        warnings.warn(f"These keep their full width at every density. {'; '.join(plan.whole)}.", stacklevel=2)
+    return plan
 
 
 def _profiles(recipe: Recipe, parts: Sequence[Indices] | None) -> list[ClientProfile]:

@@ -4,7 +4,7 @@ Diao, Ding, Tarokh: HeteroFL, ICLR 2021. Everything else is the mask-aware mean.
 keeps its value.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -29,16 +29,22 @@ class Labels:
     _positions: dict[int, Tensor] = field(default_factory=dict)  # by map version: where they are in the level order
 
     @classmethod
-    def of(cls, layout: Layout, heads: Sequence[str], *, clients: int, device: torch.device) -> "Labels":
-        """The weights and biases of the output layers named `heads`; so far no client has any class."""
-        places = [place for place in layout.parameters if place.name.rpartition(".")[0] in heads]
-        if not any(len(place.shape) > 1 for place in places):
+    def of(
+        cls, layout: Layout, heads: Mapping[str, tuple[int, Tensor]], *, clients: int, device: torch.device
+    ) -> "Labels":
+        """The parameters `heads` have a row per class: dimension and class of each; so far no client has any class."""
+        places = [place for place in layout.parameters if place.name in heads]
+        if not places:
             raise ValueError(
-                f"method.aggregation is label_aware and the output layer {', '.join(heads)} has no weight of its own "
-                "(tied?): set method.aggregation.label_aware to false."
+                "method.aggregation is label_aware and no parameter of the model has a row for each of its outputs: "
+                "set method.aggregation.label_aware to false."
             )
         coordinates = torch.cat([torch.arange(place.start, place.stop) for place in places])
-        rows = [torch.arange(place.shape[0]).repeat_interleave(place.size // place.shape[0]) for place in places]
+        rows = []
+        for place in places:
+            dim, classes = heads[place.name]
+            along = [-1 if i == dim else 1 for i in range(len(place.shape))]
+            rows.append(classes.view(along).expand(place.shape).reshape(-1))
         classes = torch.cat(rows)
         owned = torch.zeros(clients, int(classes.max()) + 1, dtype=torch.bool, device=device)
         return cls(owned=owned, coordinates=coordinates.to(device), classes=classes.to(device))

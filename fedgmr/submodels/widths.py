@@ -15,8 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.channels.groups import Axis, Group
-from fedgmr.submodels.channels.plan import ChannelPlan
+from fedgmr.submodels.channels.plan import ChannelPlan, Group, shares_along
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
 from fedgmr.submodels.rankings import RankingInputs
@@ -26,17 +25,24 @@ _NOISE = 1e-9  # a product such as 0.07 · 100 = 7.000000000000001 still means 7
 
 
 def kept_channels(group: Group, width: float, shift: int) -> Tensor:
-    """Int64, ascending: the channels that a width, in (0, 1], keeps of a group; of every head the same.
+    """Int64, ascending: the channels that a width, in (0, 1], keeps of a group.
 
-    They are {(j - shift) mod C : j < n} with C = size / heads (FedRolex); a shift of 0 gives the prefix (HeteroFL). The
-    number n is ⌈width·C⌉, so at least one of each head stays. Where a group norm divides the channels, n is rounded
-    down to a whole multiple of its groups, at least one channel of each.
+    They are {(j - shift) mod C : j < n} of C channels (FedRolex); a shift of 0 gives the prefix (HeteroFL). The number
+    n is ⌈width·C⌉, so at least one stays. Where a group norm divides the channels, n is rounded down to a whole
+    multiple of its groups, at least one channel of each.
     """
     if not 0 < width <= 1:
         raise ValueError(f"width is {width}: give a share of the channels above 0, at most 1.")
-    channels = group.size // group.heads
-    window = (torch.arange(int(_kept_counts(group, np.array([width]))[0])) - shift) % channels
-    return (torch.arange(group.heads).view(-1, 1) * channels + window.sort().values).view(-1)
+    count = int(_kept_counts(group, np.array([width]))[0])
+    return ((torch.arange(count) - shift) % group.size).sort().values
+
+
+def kept_mask(plan: ChannelPlan, width: float, shift: int = 0) -> Tensor:
+    """Bool, one entry per channel: what a width keeps; a last entry, True, stands for all that is no channel."""
+    masks = [torch.zeros(group.size, dtype=torch.bool) for group in plan.groups]
+    for mask, group in zip(masks, plan.groups, strict=True):
+        mask[kept_channels(group, width, shift)] = True
+    return torch.cat([*masks, torch.ones(1, dtype=torch.bool)])
 
 
 def widths_for(plan: ChannelPlan, layout: Layout, ladder: Sequence[float], rule: WidthRule) -> tuple[float, ...]:
@@ -61,9 +67,8 @@ def solve_widths(plan: ChannelPlan, layout: Layout, ladder: Sequence[float]) -> 
         ValueError: two densities of the ladder come to the same sub-model.
     """
     steps = check_ladder(ladder)
-    free = [group.size // group.heads for group in plan.groups if not group.fixed]
     # The fraction changes only where some group gains a channel: these widths are all there is to choose from.
-    widths = np.unique(np.concatenate([[1.0], *(np.arange(1, size + 1) / size for size in free)]))
+    widths = np.unique(np.concatenate([[1.0], *(np.arange(1, group.size + 1) / group.size for group in plan.groups)]))
     counts = _kept_coordinates(plan, layout, widths)
     targets = np.array(steps) * layout.size
     above = np.searchsorted(counts, targets).clip(max=len(counts) - 1)
@@ -86,7 +91,10 @@ def width_levels(
     steps = check_ladder(ladder)
     if len(widths) != len(steps):
         raise ValueError(f"There are {len(widths)} widths for {len(steps)} densities: give one width per density.")
-    channels = [_channel_levels(group, widths, shift) for group in plan.groups]
+    channels = torch.full((len(kept_mask(plan, 1.0)),), len(widths), dtype=torch.uint8)
+    for level in reversed(range(len(widths))):
+        channels[kept_mask(plan, widths[level], shift)] = level
+    channels[-1] = 0
     levels = torch.empty(layout.size, dtype=torch.uint8)
     for place in layout.parameters:
         # From the last dimension to the first, so that the one large outer maximum runs along long rows.
@@ -165,34 +173,28 @@ def _check_growing(steps: Sequence[float], counts: npt.NDArray[np.int64], layout
 
 def _kept_coordinates(plan: ChannelPlan, layout: Layout, widths: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """The number of coordinates that each width keeps."""
-    kept = []
-    for group in plan.groups:
-        kept.append(np.full(len(widths), group.size) if group.fixed else group.heads * _kept_counts(group, widths))
+    kept = [_kept_counts(group, widths) for group in plan.groups]
     total = np.zeros(len(widths), dtype=np.int64)
     for place in layout.parameters:
         count = np.ones(len(widths), dtype=np.int64)
         for length, axis in zip(place.shape, plan.axes[place.name], strict=True):
-            count *= length if axis is None else kept[axis.group] * (axis.repeat * axis.stacks)
+            if axis is None:
+                count *= length
+                continue
+            along = np.full(len(widths), int((axis < 0).sum()))
+            for group, each in shares_along(plan.groups, axis.numpy()).items():
+                along += each * kept[group]
+            count *= along
         total += count
     return total
 
 
 def _kept_counts(group: Group, widths: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """The number of channels that each width keeps of every head."""
-    channels = group.size // group.heads
+    """The number of channels that each width keeps."""
     if group.multiple == 1:
-        return np.ceil(widths * channels - _NOISE).clip(min=1).astype(np.int64)
-    return np.floor(widths * channels / group.multiple + _NOISE).clip(min=1).astype(np.int64) * group.multiple
+        return np.ceil(widths * group.size - _NOISE).clip(min=1).astype(np.int64)
+    return np.floor(widths * group.size / group.multiple + _NOISE).clip(min=1).astype(np.int64) * group.multiple
 
 
-def _channel_levels(group: Group, widths: Sequence[float], shift: int) -> Tensor:
-    """Uint8 [size]: the smallest level whose width keeps the channel."""
-    levels = torch.full((group.size,), 0 if group.fixed else len(widths), dtype=torch.uint8)
-    if not group.fixed:
-        for level in reversed(range(len(widths))):
-            levels[kept_channels(group, widths[level], shift)] = level
-    return levels
-
-
-def _levels_along(length: int, axis: Axis | None, channels: Sequence[Tensor]) -> Tensor:
-    return torch.zeros(length, dtype=torch.uint8) if axis is None else axis.spread(channels[axis.group])
+def _levels_along(length: int, axis: Tensor | None, channels: Tensor) -> Tensor:
+    return torch.zeros(length, dtype=torch.uint8) if axis is None else channels[axis]

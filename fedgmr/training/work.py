@@ -92,7 +92,9 @@ class LocalWork:
         return self._absent[client]
 
     def _masked_loss(self, client: int, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.task.loss(outputs.masked_fill(self.absent(client, outputs.shape[-1]), 0), targets)
+        dim = class_dim(outputs, targets)
+        absent = self.absent(client, outputs.shape[dim]).view([-1 if i == dim else 1 for i in range(outputs.dim())])
+        return self.task.loss(outputs.masked_fill(absent, 0), targets)
 
     def report(self, task: ClientTask, module: nn.Module) -> Report:
         """Measure the received sub-model in `module` on the client's own held-out samples, with batch statistics."""
@@ -147,3 +149,9 @@ class LocalWork:
             natural=natural and task.levels.whole(task.level),
             memory=memory,
         )
+
+
+def class_dim(outputs: Tensor, targets: Tensor) -> int:
+    """The dimension of the classes: the second where one target per place fits that alone (pixels), else the last."""
+    places = outputs.shape[:1] + outputs.shape[2:]
+    return 1 if outputs.dim() > 2 and targets.shape == places != outputs.shape[:-1] else outputs.dim() - 1

@@ -83,7 +83,7 @@ class ClientNode:
     @cached_property
     def plan(self) -> ChannelPlan | None:
         """The model's channels, where the method needs them."""
-        return make_plan(self.recipe, self.model)
+        return make_plan(self.recipe, self.task, self.model)
 
     @property
     def value_type(self) -> wire.ValueType:

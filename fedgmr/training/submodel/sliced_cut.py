@@ -2,22 +2,22 @@
 
 There is one small module per level. Channels keep their order, so the small module's parameters are the kept
 coordinates in ascending order, whichever channels they are. HeteroFL's scaler sits behind the hidden layers of the
-small modules. Read next: `slicing.py`, which makes the modules.
+small modules. Read next: `fedgmr/submodels/channels/slicing.py`, which makes the modules.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from fedgmr.submodels.channels.plan import ChannelPlan
+from fedgmr.submodels.channels.slicing import slice_module
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap
-from fedgmr.submodels.widths import WidthRule, kept_channels, widths_for
+from fedgmr.submodels.widths import WidthRule, kept_mask, widths_for
 from fedgmr.training.chains import Chain
 from fedgmr.training.submodel.cut import Cut
 from fedgmr.training.submodel.flat_module import FlatModule
-from fedgmr.training.submodel.slicing import slice_module
 
 Prepare = Callable[[nn.Module], nn.Module]
 
@@ -53,14 +53,6 @@ class SlicedCutter:
         self.per_width, self.channels_last, self.prepare = per_width, channels_last, prepare
         self._modules: dict[int, tuple[FlatModule, Tensor]] = {}  # by level, with its entries of the client's buffers
 
-    @staticmethod
-    def kept(plan: ChannelPlan, width: float, shift: int = 0) -> dict[int, Tensor]:
-        """The channels that a width keeps of each group, ascending; all of them where the group is fixed."""
-        return {
-            index: torch.arange(group.size) if group.fixed else kept_channels(group, width, shift)
-            for index, group in enumerate(plan.groups)
-        }
-
     def cut(self, levels: LevelMap, level: int) -> Cut:
         """Make the cut of a level."""
         module, entries = self._module(level)
@@ -75,7 +67,7 @@ class SlicedCutter:
     def _module(self, level: int) -> tuple[FlatModule, Tensor]:
         if level not in self._modules:
             width = self.widths[level]
-            kept = self.kept(self.plan, width)
+            kept = kept_mask(self.plan, width)
             small = slice_module(self.model, self.plan, kept, scale=1 / width if self.scaled else 1.0)
             chain = Chain.of(small)
             if chain is not None and self.device.type == "cpu":
@@ -87,17 +79,13 @@ class SlicedCutter:
             self._modules[level] = module, entries + (level * self.layout.buffer_size if self.per_width else 0)
         return self._modules[level]
 
-    def _buffer_entries(self, kept: Mapping[int, Tensor]) -> Tensor:
+    def _buffer_entries(self, kept: Tensor) -> Tensor:
         """Find the entries of the full buffer vector that the small module has, in its order."""
         entries = []
         for place in self.layout.buffers:
             chosen = torch.ones(place.shape, dtype=torch.bool)
             for dim, axis in enumerate(self.plan.axes[place.name]):
                 if axis is not None:
-                    mask = torch.zeros(self.plan.groups[axis.group].size, dtype=torch.bool)
-                    mask[kept[axis.group]] = True
-                    along = [1] * len(place.shape)
-                    along[dim] = -1
-                    chosen &= axis.spread(mask).view(along)
+                    chosen &= kept[axis].view([-1 if i == dim else 1 for i in range(len(place.shape))])
             entries.append(place.start + torch.nonzero(chosen.view(-1)).view(-1))
         return torch.cat(entries) if entries else torch.empty(0, dtype=torch.int64)

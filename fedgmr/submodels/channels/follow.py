@@ -1,0 +1,139 @@
+"""Follows the channels of a model by one forward pass, and tries the result: a model of half the width must compute.
+
+Where it cannot, because the forward pass names a size that nothing here can change, the channels that the call meets
+keep their full width. Read next: `operations.py`, the rules of the pass; `plan.py`, what becomes of it.
+"""
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fedgmr.submodels.channels.calls import Call, Checking, Recording, one_call
+from fedgmr.submodels.channels.classes import Dims
+from fedgmr.submodels.channels.operations import Following
+from fedgmr.submodels.channels.plan import ChannelPlan, Findings, Seen
+from fedgmr.submodels.channels.slicing import LAST_NORMS, NORMS, slice_module
+
+
+def follow_channels(model: nn.Module, inputs: Any) -> ChannelPlan:
+    """The channel groups of `model`, which takes the batch `inputs`; two samples do.
+
+    Raises:
+        ValueError: the model cannot compute the batch.
+    """
+    model = copy.deepcopy(model).cpu().eval()
+    inputs = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, inputs)
+    try:
+        findings = _perform(copy.deepcopy(model), inputs)
+    except Exception as error:
+        raise ValueError(
+            f"The channels of {type(model).__name__} cannot be followed, because its forward fails for two samples in "
+            f"evaluation ({error}): correct it, or choose a ranking of single coordinates (taylor, magnitude)."
+        ) from error
+    while True:
+        plan = findings.plan()
+        for candidate in (replace(plan, calls=()), plan):  # first without changing what the forward pass names
+            failed = _try(model, candidate, plan.calls, inputs)
+            if failed is None or not plan.groups:
+                return candidate
+        findings = findings.without(failed)
+
+
+def _try(model: nn.Module, plan: ChannelPlan, calls: Sequence[Call], inputs: Any) -> int | None:
+    """The number of the call at which a half as wide module fails; None if it computes what it should."""
+    halves = [torch.arange(group.size) < max(group.multiple, group.size // 2) for group in plan.groups]
+    kept = torch.cat([*halves, torch.ones(1, dtype=torch.bool)])
+    checking = Checking(calls, kept)
+    small = slice_module(model, plan, kept)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), checking:
+            small(inputs)
+    except Exception:
+        return min(checking.at, len(calls) - 1)
+    return None
+
+
+def _perform(model: nn.Module, inputs: Any) -> Findings:
+    """One forward pass of a model that nobody else uses."""
+    parameters = dict(model.named_parameters())
+    follow = Following(stored := parameters | dict(model.named_buffers()))
+    norms: dict[str, Dims] = {}
+    calls: list[Seen] = []
+
+    def note(name: str, took: list[Tensor], gave: list[Tensor]) -> None:
+        calls.append((name, follow.layer, [follow.dims(t) for t in took], [follow.dims(t) for t in gave]))
+
+    for path, module in model.named_modules():
+        module.register_forward_pre_hook(partial(_enter, follow, norms, path))
+        module.register_forward_hook(partial(_leave, follow, path))
+        if isinstance(module, nn.MultiheadAttention):
+            module.forward = partial(one_call, module.forward)
+    for leaf in tree_leaves(inputs):
+        if isinstance(leaf, Tensor):
+            follow.set(leaf, tuple(np.zeros(size, dtype=np.int64) for size in leaf.shape))
+    with _plain_operations(), follow, Recording(note):
+        outputs = [follow.dims(leaf) for leaf in tree_leaves(model(inputs)) if isinstance(leaf, Tensor)]
+    for module in model.modules():  # the layers and directions of a recurrent module have one size
+        if isinstance(module, nn.RNNBase):
+            hidden = [follow.dims(p)[1] for name, p in module.named_parameters() if name.startswith("weight_hh")]
+            for other in hidden[1:]:
+                follow.classes.join(hidden[0], other)
+    tensors = {name: follow.dims(tensor) for name, tensor in stored.items()}
+    heads = _heads(follow, {name: tensors[name] for name in parameters}, outputs)
+    for entries in (*follow.looked_up, *(entries for dims in outputs for entries in dims)):
+        follow.classes.join(entries, 0)
+    return Findings(
+        classes=follow.classes,
+        tensors=tensors,
+        parameters=frozenset(parameters),
+        norms=norms,
+        divided=follow.divided,
+        whole=follow.whole,
+        heads=heads,
+        calls=calls,
+    )
+
+
+def _heads(follow: Following, parameters: dict[str, Dims], outputs: list[Dims]) -> dict[str, tuple[int, Tensor]]:
+    """The parameters with a row for every output of the model."""
+    heads = {}
+    number = {int(c): i for dims in outputs for e in dims for i, c in enumerate(follow.classes.find(e)) if c}
+    for name, dims in parameters.items():
+        for dim, entries in enumerate(dims):
+            rows = [number.get(int(found), -1) for found in follow.classes.find(entries)]
+            if -1 not in rows:
+                heads[name] = dim, torch.tensor(rows)
+    return heads
+
+
+def _enter(follow: Following, norms: dict[str, Dims], path: str, module: nn.Module, args: Any) -> None:
+    follow.layer = path
+    if isinstance(module, NORMS):
+        dims = follow.dims(args[0])
+        norms[path] = dims[-len(module.normalized_shape) :] if isinstance(module, LAST_NORMS) else dims[1:2]
+
+
+def _leave(follow: Following, path: str, module: nn.Module, args: Any, outputs: Any) -> None:
+    follow.layer = path.rpartition(".")[0]
+
+
+@contextmanager
+def _plain_operations() -> Iterator[None]:
+    """Layers fall apart into plain operations, not into a device's fused ones, and nothing is kept for gradients."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings(action="ignore"), torch.inference_mode(), torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
