@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
-from equivalence import zoo
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import fedgmr
+from equivalence import zoo
 from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.channels.slicing import slice_module

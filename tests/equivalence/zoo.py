@@ -174,9 +174,7 @@ class GPT2(nn.Module):
     def attend(self, x: Tensor) -> Tensor:
         batch, length, _ = x.size()
         q, k, v = self.c_attn(x).split(self.width, dim=2)
-        q, k, v = (
-            part.view(batch, length, self.heads, self.width // self.heads).transpose(1, 2) for part in (q, k, v)
-        )
+        q, k, v = (part.view(batch, length, self.heads, self.width // self.heads).transpose(1, 2) for part in (q, k, v))
         scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
         scores = scores.masked_fill(self.ahead[:length, :length], float("-inf")).softmax(-1)
         return self.c_proj((scores @ v).transpose(1, 2).contiguous().view(batch, length, self.width))
@@ -202,7 +200,9 @@ class BERT(nn.Module):
 
     def attend(self, x: Tensor) -> Tensor:
         shape = x.shape[:-1]
-        q, k, v = (layer(x).view(*shape, -1, self.head_dim).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        q, k, v = (
+            layer(x).view(*shape, -1, self.head_dim).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        )
         mixed = functional.scaled_dot_product_attention(q, k, v, scale=self.scaling)
         return self.output(mixed.transpose(1, 2).reshape(*shape, -1).contiguous())
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedgmr.server.aggregation import MaskAware, Merge
 from fedgmr.server.buffer import Contribution
 from fedgmr.server.label_aware import LabelAware, Labels
-from fedgmr.submodels.channels.plan import follow_channels
+from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import width_levels
@@ -22,7 +22,7 @@ from server.dense import mask_aware_mean
 # One input, two hidden units, three classes. Coordinates: 0, 1 the hidden weights; 2 .. 7 the output weights, two per
 # class; 8 .. 10 the output biases.
 NET = nn.Sequential(nn.Linear(1, 2, bias=False), nn.Linear(2, 3))
-LAYOUT, PLAN = Layout.of(NET), follow_channels(NET)
+LAYOUT, PLAN = Layout.of(NET), follow_channels(NET, torch.zeros(2, 1))
 CPU = torch.device("cpu")
 NOBODY = Labels.of(LAYOUT, PLAN.heads, clients=3, device=CPU)
 OUTPUT, CLASSES = NOBODY.coordinates, NOBODY.classes
@@ -67,7 +67,10 @@ def merge_of(contributions: Sequence[Contribution], weights: Sequence[float], kn
 
 
 def test_the_coordinates_of_the_output_layer() -> None:
-    assert PLAN.heads == ("1",)
+    assert {name: (dim, rows.tolist()) for name, (dim, rows) in PLAN.heads.items()} == {
+        "1.weight": (0, [0, 1, 2]),
+        "1.bias": (0, [0, 1, 2]),
+    }
     assert OUTPUT.tolist() == list(range(2, 11))
     assert CLASSES.tolist() == [0, 0, 1, 1, 2, 2, 0, 1, 2]
     assert NOBODY.owned.tolist() == [[False] * 3] * 3
@@ -75,9 +78,21 @@ def test_the_coordinates_of_the_output_layer() -> None:
 
 def test_rows_of_a_convolution_that_gives_the_classes() -> None:
     net = nn.Sequential(nn.Conv1d(1, 2, 1), nn.Conv1d(2, 3, 2), nn.AdaptiveAvgPool1d(1), nn.Flatten())
-    known = Labels.of(Layout.of(net), follow_channels(net).heads, clients=2, device=CPU)
+    known = Labels.of(Layout.of(net), follow_channels(net, torch.zeros(2, 1, 4)).heads, clients=2, device=CPU)
     assert known.coordinates.tolist() == list(range(4, 19))
     assert known.classes.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [0, 1, 2]
+
+
+def test_rows_of_a_transposed_convolution_and_of_tied_weights() -> None:
+    net = nn.Sequential(nn.Conv1d(1, 2, 1), nn.ConvTranspose1d(2, 3, 1))  # its weight is [2, 3, 1]
+    known = Labels.of(Layout.of(net), follow_channels(net, torch.zeros(2, 1, 4)).heads, clients=2, device=CPU)
+    assert known.coordinates.tolist() == list(range(4, 13))
+    assert known.classes.tolist() == [0, 1, 2] * 3
+    tied = nn.Sequential(nn.Embedding(5, 2), nn.Linear(2, 5, bias=False))
+    tied[1].weight = tied[0].weight
+    heads = follow_channels(tied, torch.zeros(2, 3, dtype=torch.int64)).heads
+    known = Labels.of(Layout.of(tied), heads, clients=2, device=CPU)
+    assert known.classes.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
 def test_three_clients_by_hand() -> None:

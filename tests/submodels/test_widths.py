@@ -10,8 +10,8 @@ from e2e import tiny
 from equivalence.runs import drive, objects
 from torch import Tensor, nn
 
-from fedgmr.submodels.channels.groups import Group
-from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
+from fedgmr.submodels.channels.follow import follow_channels
+from fedgmr.submodels.channels.plan import ChannelPlan, Group
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs
@@ -54,8 +54,8 @@ def resnet18() -> nn.Sequential:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 100))
 
 
-def followed(model: nn.Module) -> tuple[ChannelPlan, Layout]:
-    return follow_channels(model), Layout.of(model)
+def followed(model: nn.Module, *shape: int) -> tuple[ChannelPlan, Layout]:
+    return follow_channels(model, torch.zeros(2, *shape)), Layout.of(model)
 
 
 def by_tensor(levels: LevelMap, layout: Layout) -> dict[str, list[object]]:
@@ -79,19 +79,6 @@ def test_float_noise_adds_no_channel(width: float, size: int, count: int) -> Non
 def test_the_window_rolls_down_and_wraps() -> None:
     windows = [kept_channels(Group(size=5), 0.4, shift).tolist() for shift in range(6)]
     assert windows == [[0, 1], [0, 4], [3, 4], [2, 3], [1, 2], [0, 1]]
-
-
-def test_every_head_keeps_the_same_subset() -> None:
-    assert kept_channels(Group(size=12, heads=3), 0.5, 0).tolist() == [0, 1, 4, 5, 8, 9]
-    assert kept_channels(Group(size=12, heads=3), 0.5, 1).tolist() == [
-        0,
-        3,
-        4,
-        7,
-        8,
-        11,
-    ]  # modulo four
-    assert kept_channels(Group(size=12, heads=3), 0.01, 0).tolist() == [0, 4, 8]
 
 
 def test_a_group_norm_keeps_whole_multiples_rounded_down() -> None:
@@ -120,8 +107,9 @@ TABLE = {
     [(Conv2, 6_603_710), (vgg11, 9_750_922), (resnet18, 11_227_812)],
 )
 def test_widths_of_the_papers_nets(model: type[nn.Module], coordinates: int) -> None:
+    shape = (1, 28, 28) if model is Conv2 else (3, 32, 32)
     widths, fractions = TABLE[model.__name__.lower()]
-    plan, layout = followed(model())
+    plan, layout = followed(model(), *shape)
     assert layout.size == coordinates
     solved = solve_widths(plan, layout, LADDER)
     assert solved == pytest.approx(widths, abs=0.0025)
@@ -132,7 +120,7 @@ def test_widths_of_the_papers_nets(model: type[nn.Module], coordinates: int) -> 
 @pytest.mark.parametrize("density", [0.02, 0.11, 0.3, 0.45, 0.7, 0.99])
 def test_no_width_comes_nearer(density: float) -> None:
     model = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 10), nn.Linear(10, 3))
-    plan, layout = followed(model)
+    plan, layout = followed(model, 2, 4, 4)
 
     def kept(width: float) -> int:
         return width_levels(plan, layout, [width]).sizes[0]
@@ -144,10 +132,10 @@ def test_no_width_comes_nearer(density: float) -> None:
 
 
 def test_densities_that_fall_together_are_named() -> None:
-    plan, layout = followed(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+    plan, layout = followed(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), 4)
     with pytest.raises(ValueError, match=r"0\.1 and 0\.2 come to the same width"):
         solve_widths(plan, layout, (0.1, 0.2, 1.0))
-    plan, layout = followed(nn.Linear(4, 2))  # nothing to slice
+    plan, layout = followed(nn.Linear(4, 2), 4)  # nothing to slice
     with pytest.raises(ValueError, match=r"0\.5 and 1\.0"):
         solve_widths(plan, layout, (0.5, 1.0))
     assert solve_widths(plan, layout, (1.0,)) == (1.0,)
@@ -159,7 +147,7 @@ def test_levels_of_weights_biases_norms_and_flattened_columns() -> None:
         *(nn.Conv1d(1, 4, 1), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten()),
         *(nn.Linear(8, 3), nn.Linear(3, 2)),
     )
-    plan, layout = followed(model)
+    plan, layout = followed(model, 1, 2)
     levels = width_levels(plan, layout, (0.5, 1.0), ladder=(0.3, 1.0))
     assert levels.ladder == (0.3, 1.0)
     assert levels.implied
@@ -181,7 +169,7 @@ def test_levels_of_weights_biases_norms_and_flattened_columns() -> None:
 def test_rolled_levels() -> None:
     # At shift 1 half of four channels is {0, 3} and half of three is {0, 2}: columns 0, 1, 6, 7 of rows 0 and 2.
     model = nn.Sequential(nn.Conv1d(1, 4, 1), nn.Flatten(), nn.Linear(8, 3), nn.Linear(3, 2))
-    plan, layout = followed(model)
+    plan, layout = followed(model, 1, 2)
     found = by_tensor(width_levels(plan, layout, (0.5, 1.0), 1), layout)
     assert found["0.bias"] == [0, 1, 1, 0]
     assert found["2.weight"] == [[0, 0, 1, 1, 1, 1, 0, 0], [1] * 8, [0, 0, 1, 1, 1, 1, 0, 0]]
@@ -199,7 +187,8 @@ def test_levels_of_attention() -> None:
             x = self.tokens(tokens)
             return self.classify(self.attend(x, x, x)[0])
 
-    plan, layout = followed(Attention())
+    model = Attention()
+    plan, layout = follow_channels(model, torch.zeros(2, 3, dtype=torch.int64)), Layout.of(model)
     found = by_tensor(width_levels(plan, layout, (0.5, 1.0)), layout)
     assert found["tokens.weight"] == [[0, 0, 1, 1]] * 3
     # The first of both dimensions of both heads, in queries, keys and values; the first two embedding columns.
@@ -210,20 +199,20 @@ def test_levels_of_attention() -> None:
 
 
 def test_channels_past_the_last_width_are_in_no_sub_model() -> None:
-    plan, layout = followed(nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1)))
+    plan, layout = followed(nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1)), 1)
     levels = width_levels(plan, layout, (0.25, 0.5))
     assert by_tensor(levels, layout)["0.bias"] == [0, 1, 2, 2]
 
 
 def test_one_width_per_density() -> None:
-    plan, layout = followed(nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1)))
+    plan, layout = followed(nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1)), 1)
     with pytest.raises(ValueError, match="2 widths for 1 densities"):
         width_levels(plan, layout, (0.5, 1.0), ladder=(1.0,))
 
 
 def test_rankings_by_width() -> None:
     model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
-    plan, layout = followed(model)
+    plan, layout = followed(model, 1)
     at = RankingInputs(layout=layout, ladder=(0.5, 1.0), model=layout.flatten(model), tick=1, plan=plan)
     # Two of four channels keep 7 of 13 coordinates, one keeps 4: two are nearer to 6.5.
     prefix, rolling = WidthPrefix().rank(at), RollingWindow().rank(at)
@@ -240,7 +229,7 @@ def test_rankings_by_width() -> None:
 
 def test_the_window_may_move_seldom_and_far() -> None:
     model = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
-    plan, layout = followed(model)
+    plan, layout = followed(model, 1)
     ranking = RollingWindow(every=2, step=3)
     assert [ranking.due(tick, 25) for tick in range(5)] == [True, False, True, False, True]
 
@@ -254,7 +243,7 @@ def test_the_window_may_move_seldom_and_far() -> None:
 
 def test_widths_may_be_the_roots_of_the_densities() -> None:
     model = nn.Sequential(nn.Linear(1, 10, bias=False), nn.Linear(10, 1, bias=False))
-    plan, layout = followed(model)
+    plan, layout = followed(model, 1)
     ladder = (0.05, 0.5, 1.0)
     assert widths_for(plan, layout, ladder, "sqrt") == pytest.approx((0.2236, 0.7071, 1.0), abs=1e-4)
     assert widths_for(plan, layout, ladder, "solved") == (0.1, 0.5, 1.0)  # its nearest shares: 2, 10 and 20 of 20
@@ -285,7 +274,7 @@ def test_a_ranking_by_width_needs_the_channels(ranking: WidthPrefix | RollingWin
 
 
 def test_a_map_is_made_in_no_time() -> None:
-    plan, layout = followed(Conv2())
+    plan, layout = followed(Conv2(), 1, 28, 28)
     taken = []
     for shift in range(3):
         start = time.perf_counter()

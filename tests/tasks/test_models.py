@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.settings.refusals import SettingError
-from fedgmr.submodels.channels.plan import follow_channels
+from fedgmr.submodels.channels.follow import follow_channels
+from fedgmr.submodels.channels.slicing import slice_module
 from fedgmr.submodels.layout import Layout
-from fedgmr.submodels.widths import solve_widths, width_levels
+from fedgmr.submodels.widths import kept_mask, solve_widths, width_levels
 from fedgmr.tasks import cifar10, femnist, imagenet100, stackoverflow
 from fedgmr.tasks.losses import one_hot_bce, token_cross_entropy, token_top1
 from fedgmr.tasks.models.conv2 import Conv2
@@ -19,8 +20,6 @@ from fedgmr.tasks.models.post_norm import PostNormTransformer
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
 from fedgmr.tasks.models.transformer import EMBEDDING_STD, Transformer2L
 from fedgmr.tasks.models.vgg11 import VGG11
-from fedgmr.training.submodel.sliced_cut import SlicedCutter
-from fedgmr.training.submodel.slicing import slice_module
 
 
 def bound(weight: Tensor) -> float:
@@ -174,9 +173,9 @@ def test_shortcuts_of_resnet18_are_kept() -> None:
 def test_sliced_convolutional_nets_compute_what_masked_ones_do(build: Callable[[], nn.Module], side: int) -> None:
     torch.manual_seed(0)
     model = build().eval()
-    plan, layout = follow_channels(model), Layout.of(model)
+    plan, layout = follow_channels(model, torch.zeros(2, 3, side, side)), Layout.of(model)
     (width,) = solve_widths(plan, layout, [0.05])
-    small = slice_module(model, plan, SlicedCutter.kept(plan, width)).eval()
+    small = slice_module(model, plan, kept_mask(plan, width)).eval()
     kept = sum(parameter.numel() for parameter in small.parameters())
     assert kept / layout.size == pytest.approx(0.05, rel=0.02)
     flat = layout.flatten(model)
@@ -191,8 +190,8 @@ def test_resnet18_with_group_norms_is_sliced_to_multiples_of_four() -> None:
     model = ResNet18(norm="group")
     assert Layout.of(model).buffers == ()
     assert Layout.of(model).size == Layout.of(ResNet18()).size
-    plan = follow_channels(model)
-    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.05**0.5))
+    plan = follow_channels(model, torch.zeros(2, 3, 64, 64))
+    small = slice_module(model, plan, kept_mask(plan, 0.05**0.5))
     norms = [module for module in small.modules() if isinstance(module, nn.GroupNorm)]
     assert {norm.num_groups for norm in norms} == {4}
     # 0.2236 of 64, 128, 256 and 512 channels, rounded down.
@@ -202,13 +201,11 @@ def test_resnet18_with_group_norms_is_sliced_to_multiples_of_four() -> None:
 
 def test_channels_of_the_transformer() -> None:
     model = Transformer2L()
-    plan = follow_channels(model)
-    groups = [(group.size, group.fixed, group.heads) for group in plan.groups]
-    # The stream, and in each block the heads and the feed-forward layer; the words are never sliced.
-    block = [(96, False, 4), (384, False, 1)]
-    assert groups == [(96, False, 1), *block, *block, (10_004, True, 1)]
-    assert plan.heads == ("head",)
-    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.5))
+    plan = follow_channels(model, torch.zeros(2, 5, dtype=torch.int64))
+    # The stream, and in each block the positions in four heads and the feed-forward layer; words are never sliced.
+    assert [group.size for group in plan.groups] == [96, 24, 384, 24, 384]
+    assert (list(plan.heads), plan.whole, plan.calls) == (["head.weight"], (), ())
+    small = slice_module(model, plan, kept_mask(plan, 0.5))
     assert small.get_submodule("tokens").weight.shape == (10_004, 48)
     assert small.get_submodule("blocks.1.attention").in_proj_weight.shape == (144, 48)
     assert small(torch.randint(10_004, (2, 5))).shape == (2, 5, 10_004)
@@ -236,13 +233,11 @@ def test_the_post_norm_transformer() -> None:
 
 def test_channels_of_the_post_norm_transformer() -> None:
     model = PostNormTransformer()
-    plan = follow_channels(model)
-    # The stream, in each block the heads and the feed-forward layer, the decoder; the words are never sliced.
-    block = [(96, False, 4), (384, False, 1)]
-    groups = [(group.size, group.fixed, group.heads) for group in plan.groups]
-    assert groups == [(96, False, 1), *block, *block, (96, False, 1), (10_000, True, 1)]
-    assert plan.heads == ("head",)
-    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.05**0.5))
+    plan = follow_channels(model, torch.zeros(2, 5, dtype=torch.int64))
+    # The stream, in each block the positions in four heads and the feed-forward layer, the decoder; no words.
+    assert [group.size for group in plan.groups] == [96, 24, 384, 24, 384, 96]
+    assert (list(plan.heads), plan.whole, plan.calls) == (["head.weight", "head.bias"], (), ())
+    small = slice_module(model, plan, kept_mask(plan, 0.05**0.5))
     # 0.2236 of 96 and 384 channels, and of 24 in each of four heads, rounded up.
     assert small.get_submodule("tokens").weight.shape == (10_001, 22)
     assert small.get_submodule("blocks.1.attention").in_proj_weight.shape == (3 * 24, 22)

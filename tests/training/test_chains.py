@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedgmr.submodels.channels.plan import follow_channels
+from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.tasks.models.conv2 import Conv2
@@ -141,7 +141,7 @@ def test_what_is_arranged_for_training(net: nn.Module, gains: bool) -> None:
 @pytest.mark.parametrize(("device", "gains"), [("cpu", True), ("meta", False)])
 def test_narrow_chains_are_arranged_on_a_cpu_alone(device: str, gains: bool) -> None:
     net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))
-    plan, layout = follow_channels(net), Layout.of(net)
+    plan, layout = follow_channels(net, torch.zeros(2, 1, 4, 4)), Layout.of(net)
     cutter = SlicedCutter(net, layout, plan, (0.5, 1.0), torch.device(device))
     levels = LevelMap(torch.zeros(layout.size, dtype=torch.uint8), (0.5, 1.0))
     assert bool(cutter.cut(levels, 1).module.module._forward_pre_hooks) is gains

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.recipe import recipe_from
-from fedgmr.submodels.channels.plan import follow_channels
+from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import solve_widths, width_levels
 from fedgmr.tasks.task import Task
@@ -165,7 +165,7 @@ def reference(
 def test_momentum_belongs_to_coordinates_when_levels_change() -> None:
     task = net_task()
     model, layout = task.initial_model(SEED), task.layout()
-    plan = follow_channels(model)
+    plan = follow_channels(model, task.train[0][:2])
     levels = width_levels(plan, layout, solve_widths(plan, layout, LADDER), ladder=LADDER)
     drawn, memory = [2, 0, 1, 1, 2, 0, 2], torch.linspace(-0.3, 0.3, layout.size)
     expected, kept = reference(task, levels, drawn, HEAVY, memory)

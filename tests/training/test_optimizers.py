@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedgmr.methods import BUILT_IN
 from fedgmr.recipe import recipe_from
-from fedgmr.submodels.channels.plan import follow_channels
+from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import solve_widths, width_levels
@@ -137,7 +137,7 @@ def reference(task: Task, levels: LevelMap, drawn: Sequence[int], settings: Adam
 def test_moments_belong_to_coordinates_when_levels_change() -> None:
     task = net_task()
     model, layout = task.initial_model(SEED), task.layout()
-    plan = follow_channels(model)
+    plan = follow_channels(model, task.train[0][:2])
     levels = width_levels(plan, layout, solve_widths(plan, layout, LADDER), ladder=LADDER)
     drawn = [2, 0, 1, 1, 2, 0, 2]
     expected = reference(task, levels, drawn, GENTLE)

@@ -16,7 +16,7 @@ from fedgmr.exchange import ClientTask, Update
 from fedgmr.methods import named_method
 from fedgmr.server.aggregation import Merge
 from fedgmr.server.buffer import Contribution
-from fedgmr.submodels.channels.plan import follow_channels
+from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import solve_widths, width_levels
 from fedgmr.tasks.partition import SampleOrder
@@ -75,7 +75,7 @@ def masked(task: Task, rule: LocalRule, *, steps: int = 1, **more: Any) -> Seque
 
 def sliced_cutter(task: Task, rule: LocalRule, ladder: Sequence[float]) -> SlicedCutter:
     model = task.initial_model(SEED)
-    plan = follow_channels(model)
+    plan = follow_channels(model, task.train[0][:2])
     return SlicedCutter(model, task.layout(), plan, tuple(ladder), CPU, scaler=rule.scaler, per_width=rule.per_width)
 
 
@@ -84,7 +84,7 @@ def sliced(
 ) -> tuple[SequentialExecutor, LevelMap]:
     """An executor on small modules, and the level map of its prefixes."""
     model, layout = task.initial_model(SEED), task.layout()
-    plan = follow_channels(model)
+    plan = follow_channels(model, task.train[0][:2])
     levels = width_levels(plan, layout, solve_widths(plan, layout, ladder), ladder=ladder)
     order = more.pop("order", None) or order_of(task)
     local = LocalWork(task=task, order=order, rule=rule, steps=steps, seed=SEED, **more)

@@ -14,10 +14,11 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 from torch.utils._pytree import tree_leaves
 
 Axes = tuple[Tensor | None, ...]  # per dimension: the channel of each index, -1 for none; None: none in all of it
+Counts = list[int] | None
 
-_CREATES = frozenset("zeros ones empty full rand randn".split())
-_RESHAPES = _CREATES | frozenset("view reshape expand new_zeros new_ones new_empty new_full".split())
-_SPLITS = frozenset("split split_with_sizes chunk tensor_split".split())
+_CREATES = frozenset(("zeros", "ones", "empty", "full", "rand", "randn"))
+_RESHAPES = _CREATES | {"view", "reshape", "expand", "new_zeros", "new_ones", "new_empty", "new_full"}
+_SPLITS = frozenset(("split", "split_with_sizes", "chunk", "tensor_split"))
 _NORMS = frozenset(("layer_norm", "rms_norm"))
 SIZED = _RESHAPES | _SPLITS | _NORMS | {"unflatten", "narrow", "__getitem__"}
 
@@ -52,9 +53,11 @@ class Resizing(TorchFunctionMode):
 
     def __init__(self, calls: Sequence[Call], kept: Tensor) -> None:
         super().__init__()
-        self.kept, self.at = kept, 0
+        self.at = 0
         self.calls = [call for call in calls if call.name in SIZED]
-        self.sizes = [[[self._count(axis) for axis in axes] for axes in call.outputs] for call in self.calls]
+        # By call, tensor and dimension: how many of its first indices are kept, from 0 of none to all.
+        self.inputs = [[[_counts(axis, kept) for axis in axes] for axes in call.inputs] for call in self.calls]
+        self.outputs = [[[_counts(axis, kept) for axis in axes] for axes in call.outputs] for call in self.calls]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Make a call, with the kept sizes where it names sizes."""
@@ -66,45 +69,16 @@ class Resizing(TorchFunctionMode):
                 f"The model's forward calls {name} where it did not when its channels were followed: let it take the "
                 "same way for every batch, or choose a ranking of single coordinates (taylor, magnitude)."
             )
-        call, sizes = self.calls[self.at], self.sizes[self.at]
+        before, after = self.inputs[self.at], self.outputs[self.at]
         self.at += 1
-        if not any(axis is not None for axes in (*call.inputs, *call.outputs) for axis in axes):
+        if not any(counts for dims in (*before, *after) for counts in dims):
             return func(*args, **kwargs)
+        sizes = [[None if counts is None else counts[-1] for counts in dims] for dims in after]
         if name in _SPLITS:
             dim = kwargs.get("dim", args[2] if len(args) > 2 else 0)
             pieces = [size[dim] for size in sizes]
-            return func(*args, **kwargs) if None in pieces else torch.split(args[0], pieces, dim)  # type: ignore[arg-type]
-        return func(*self._resized(name, call, sizes[0], list(args), kwargs), **kwargs)
-
-    def _resized(self, name: str, call: Call, sizes: list[int | None], args: list[Any], kwargs: Any) -> list[Any]:
-        """The arguments with the kept sizes."""
-        if name in _RESHAPES:
-            return _reshaped(sizes, args, kwargs, first=name not in _CREATES)
-        if name == "__getitem__":
-            return [args[0], self._index(args[1], call.inputs[0])]
-        if name == "unflatten":
-            dim = args[1] % args[0].dim()
-            return [args[0], dim, _merged(sizes[dim : dim + len(args[2])], args[2])]
-        if name == "narrow":
-            axis, size = call.inputs[0][args[1]], sizes[args[1]]
-            return args if axis is None else [*args[:2], self._count(axis[: args[2]]), size]
-        return [args[0], _merged(sizes[-len(args[1]) :], args[1]), *args[2:]]  # a norm and its shape
-
-    def _index(self, index: Any, axes: Axes) -> tuple[Any, ...]:
-        """An index whose slices count the kept channels alone."""
-        parts, at = list(index) if isinstance(index, tuple) else [index], 0
-        for i, part in enumerate(parts):
-            if part is Ellipsis:
-                at = len(axes) - sum(rest is not None for rest in parts[i + 1 :])
-                continue
-            if isinstance(part, slice) and (axis := axes[at]) is not None:
-                start, stop, step = part.indices(len(axis))
-                parts[i] = slice(self._count(axis[:start]), self._count(axis[:stop]), step)
-            at += part is not None
-        return tuple(parts)
-
-    def _count(self, axis: Tensor | None) -> int | None:
-        return None if axis is None else int(self.kept[axis].sum())
+            return func(*args, **kwargs) if None in pieces else torch.split(args[0], pieces, dim)
+        return func(*_resized(name, before, sizes[0], list(args)), **kwargs)
 
 
 class Checking(TorchFunctionMode):
@@ -112,7 +86,7 @@ class Checking(TorchFunctionMode):
 
     def __init__(self, calls: Sequence[Call], kept: Tensor) -> None:
         super().__init__()
-        self.calls, self.kept, self.at = calls, kept, 0
+        self.calls, self.kept, self.at = calls, kept, 0  # `at`: calls made so far
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Make a call and compare it; AssertionError at the call `at` where it differs."""
@@ -134,7 +108,40 @@ def one_call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return forward(*args, **kwargs)
 
 
-def _reshaped(sizes: list[int | None], args: list[Any], kwargs: dict[str, Any], *, first: int) -> list[Any]:
+def _resized(name: str, before: list[list[Counts]], sizes: list[int | None], args: list[Any]) -> list[Any]:
+    """The arguments of a call with the kept sizes."""
+    if name in _RESHAPES:
+        return _reshaped(sizes, args, first=name not in _CREATES)
+    if name == "__getitem__":
+        return [args[0], _index(args[1], before[0])]
+    if name == "unflatten":
+        dim = args[1] % args[0].dim()
+        return [args[0], dim, _merged(sizes[dim : dim + len(args[2])], args[2])]
+    if name == "narrow":
+        counts = before[0][args[1]]
+        return args if counts is None else [*args[:2], counts[args[2]], sizes[args[1]]]
+    return [args[0], _merged(sizes[-len(args[1]) :], args[1]), *args[2:]]  # a norm and its shape
+
+
+def _index(index: Any, before: list[Counts]) -> tuple[Any, ...]:
+    """An index whose slices count the kept channels alone."""
+    parts, at = list(index) if isinstance(index, tuple) else [index], 0
+    for i, part in enumerate(parts):
+        if part is Ellipsis:
+            at = len(before) - sum(rest is not None for rest in parts[i + 1 :])
+            continue
+        if isinstance(part, slice) and (counts := before[at]) is not None:
+            start, stop, step = part.indices(len(counts) - 1)
+            parts[i] = slice(counts[start], counts[stop], step)
+        at += part is not None
+    return tuple(parts)
+
+
+def _counts(axis: Tensor | None, kept: Tensor) -> Counts:
+    return None if axis is None else [0, *kept[axis].cumsum(0).tolist()]
+
+
+def _reshaped(sizes: list[int | None], args: list[Any], *, first: int) -> list[Any]:
     """The arguments of a call that names all sizes, one by one or in a list."""
     if len(args) == first or isinstance(args[first], torch.dtype):
         return args

@@ -42,14 +42,16 @@ def follow_channels(model: nn.Module, inputs: Any) -> ChannelPlan:
         ) from error
     while True:
         plan = findings.plan()
-        for candidate in (replace(plan, calls=()), plan):  # first without changing what the forward pass names
-            failed = _try(model, candidate, plan.calls, inputs)
-            if failed is None or not plan.groups:
-                return candidate
+        without_calls = replace(plan, calls=())
+        if not plan.groups or _failed_call(model, without_calls, plan.calls, inputs) is None:
+            return without_calls
+        failed = _failed_call(model, plan, plan.calls, inputs)
+        if failed is None:
+            return plan
         findings = findings.without(failed)
 
 
-def _try(model: nn.Module, plan: ChannelPlan, calls: Sequence[Call], inputs: Any) -> int | None:
+def _failed_call(model: nn.Module, plan: ChannelPlan, calls: Sequence[Call], inputs: Any) -> int | None:
     """The number of the call at which a half as wide module fails; None if it computes what it should."""
     halves = [torch.arange(group.size) < max(group.multiple, group.size // 2) for group in plan.groups]
     kept = torch.cat([*halves, torch.ones(1, dtype=torch.bool)])
@@ -75,9 +77,9 @@ def _perform(model: nn.Module, inputs: Any) -> Findings:
 
     for path, module in model.named_modules():
         module.register_forward_pre_hook(partial(_enter, follow, norms, path))
-        module.register_forward_hook(partial(_leave, follow, path))
+        module.register_forward_hook(partial(_leave, follow))
         if isinstance(module, nn.MultiheadAttention):
-            module.forward = partial(one_call, module.forward)
+            module.forward = partial(one_call, module.forward)  # type: ignore[method-assign]
     for leaf in tree_leaves(inputs):
         if isinstance(leaf, Tensor):
             follow.set(leaf, tuple(np.zeros(size, dtype=np.int64) for size in leaf.shape))
@@ -117,14 +119,14 @@ def _heads(follow: Following, parameters: dict[str, Dims], outputs: list[Dims]) 
 
 
 def _enter(follow: Following, norms: dict[str, Dims], path: str, module: nn.Module, args: Any) -> None:
-    follow.layer = path
+    follow.layers.append(path)
     if isinstance(module, NORMS):
         dims = follow.dims(args[0])
         norms[path] = dims[-len(module.normalized_shape) :] if isinstance(module, LAST_NORMS) else dims[1:2]
 
 
-def _leave(follow: Following, path: str, module: nn.Module, args: Any, outputs: Any) -> None:
-    follow.layer = path.rpartition(".")[0]
+def _leave(follow: Following, *_: Any) -> None:
+    follow.layers.pop()
 
 
 @contextmanager
@@ -133,7 +135,12 @@ def _plain_operations() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with warnings.catch_warnings(action="ignore"), torch.inference_mode(), torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
+        with (
+            warnings.catch_warnings(action="ignore"),
+            torch.inference_mode(),
+            torch.backends.mkldnn.flags(enabled=False),
+            sdpa_kernel(SDPBackend.MATH),
+        ):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

@@ -12,22 +12,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedgmr.submodels.channels.classes import Classes, Dims, Entries
 
-_SAME = frozenset("hardswish clone detach alias _to_copy lift_fresh lift_fresh_copy native_dropout bernoulli copy_".split())
-_MOVES = frozenset(
-    """view _unsafe_view _reshape_alias expand slice select narrow cat stack split split_with_sizes
-    unsafe_split unsafe_split_with_sizes unsafe_chunk unbind unsqueeze squeeze flip roll repeat unfold
-    constant_pad_nd diagonal""".split()
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SAME = _words("hardswish clone detach alias _to_copy lift_fresh lift_fresh_copy native_dropout bernoulli copy_")
+_MOVES = _words(
+    """view _unsafe_view _reshape_alias expand slice select narrow cat stack split split_with_sizes unsafe_split
+    unsafe_split_with_sizes unsafe_chunk unbind unsqueeze squeeze flip roll repeat unfold constant_pad_nd diagonal"""
 )
 _SPACE = ("max_pool", "avg_pool", "adaptive_", "_adaptive_", "upsample_", "_upsample_", "reflection_pad", "replication")
-_STATISTICS = frozenset("sum mean var std var_mean linalg_vector_norm norm".split())  # over the kept channels
-_FILLED = frozenset("zeros ones full empty rand randn new_zeros new_ones new_full new_empty".split())
-_LIKE = frozenset("zeros_like ones_like full_like empty_like rand_like randn_like".split())
+_STATISTICS = _words("sum mean var std var_mean linalg_vector_norm norm")  # over the kept channels
+_FILLED = _words("zeros ones full empty rand randn new_zeros new_ones new_full new_empty")
+_LIKE = _words("zeros_like ones_like full_like empty_like rand_like randn_like")
 _NORMS = ("native_batch_norm", "_native_batch_norm", "native_layer_norm", "_fused_rms_norm", "native_group_norm")
 
 
@@ -40,13 +44,13 @@ class Whole:
     entries: Entries
 
 
-class Following(TorchDispatchMode):
+class Following(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the entries of the model's tensors through one forward pass; `stored` are parameters and buffers."""
 
     def __init__(self, stored: Mapping[str, Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.classes = Classes()
-        self.layer = ""  # the module that computes
+        self.layers = [""]  # the modules that compute, the innermost last
         self.whole: list[Whole] = []
         self.looked_up: list[Entries] = []  # the rows of embeddings
         self.divided: list[tuple[str, Entries, int]] = []  # layer, channels and number of groups of a group norm
@@ -70,9 +74,14 @@ class Following(TorchDispatchMode):
             self._keep_new(tensor, "it uses a tensor that is neither a parameter nor a buffer")
         return self._known[id(tensor)][1]
 
-    def keep_whole(self, reason: str, entries: Entries, layer: str | None = None) -> None:
+    @property
+    def layer(self) -> str:
+        """The path of the module that computes."""
+        return self.layers[-1]
+
+    def keep_whole(self, reason: str, entries: Entries) -> None:
         """Note entries that stay whole."""
-        self.whole.append(Whole(layer=self.layer if layer is None else layer, reason=reason, entries=entries))
+        self.whole.append(Whole(layer=self.layer, reason=reason, entries=entries))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute an operation, or the ones it consists of, and note the entries of its outputs."""

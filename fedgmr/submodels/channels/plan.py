@@ -102,7 +102,7 @@ class Findings:
 
     def _alike(self) -> dict[tuple[object, ...], list[int]]:
         """The classes that are channels, those together that appear as often in the same dimensions."""
-        places = defaultdict[int, list[object]](list)
+        places = defaultdict[int, list[tuple[str, int, int]]](list)
         for name, dims in self.tensors.items():
             for dim, entries in enumerate(dims):
                 for found, count in zip(*np.unique(self.classes.find(entries), return_counts=True), strict=True):

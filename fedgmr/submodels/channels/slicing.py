@@ -55,7 +55,7 @@ def slice_module(model: nn.Module, plan: ChannelPlan, kept: Tensor, *, scale: fl
         else:
             layer.register_forward_hook(lambda layer, _, output: output * scale if layer.training else output)
     if plan.calls:
-        small.forward = _resized(small.forward, Resizing(plan.calls, kept))  # type: ignore[method-assign]
+        small.forward = _resized(small.forward, Resizing(plan.calls, kept))
     return small
 
 
@@ -63,6 +63,7 @@ def hidden_layers(model: nn.Module, plan: ChannelPlan) -> tuple[str, ...]:
     """The weight layers (embeddings too) whose output is sliced: HeteroFL's scaler comes after these."""
     axes = {id(parameter): plan.axes[name] for name, parameter in model.named_parameters()}
     layers, inside = [], set[nn.Module]()
+    weight: Tensor | None
     for path, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention):
             inside.add(module.out_proj)
@@ -170,7 +171,7 @@ def _resized(forward: Callable[..., Any], resizing: Resizing) -> Callable[..., A
     return run
 
 
-def _adjust(module: nn.Module, whole: Any) -> None:
+def _adjust(module: Any, whole: Any) -> None:
     """Bring the sizes that a layer remembers in line with its sliced tensors."""
     if isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
@@ -181,13 +182,12 @@ def _adjust(module: nn.Module, whole: Any) -> None:
         module.in_channels, module.out_channels = pair if isinstance(module, _TRANSPOSED) else pair[::-1]
     elif isinstance(module, nn.Embedding):
         module.embedding_dim = module.weight.shape[1]
-    elif isinstance(module, nn.RNNBase):
-        module.input_size, module.hidden_size = module.weight_ih_l0.shape[1], module.weight_hh_l0.shape[0]
-        module.hidden_size //= whole.weight_hh_l0.shape[0] // whole.hidden_size  # gates
-        if module.proj_size:
-            module.proj_size = module.weight_hh_l0.shape[1]
-    elif isinstance(module, nn.RNNCellBase):
-        module.input_size, module.hidden_size = module.weight_ih.shape[1], module.weight_hh.shape[1]
+    elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        inputs, hidden, *_ = (weight.shape for name, weight in module.named_parameters() if weight.dim() == 2)
+        before = next(weight.shape[0] for weight in whole.parameters())
+        module.input_size, module.hidden_size = inputs[1], whole.hidden_size * inputs[0] // before
+        if getattr(module, "proj_size", 0):
+            module.proj_size = hidden[1]
 
 
 def _covered(norm: Any) -> tuple[int, ...]:

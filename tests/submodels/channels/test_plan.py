@@ -1,6 +1,5 @@
-"""Channels: which dimensions move together in convolutions, residual blocks and attention, and what is refused."""
+"""Channels: which entries of which tensors belong together, in groups, and what keeps its full width."""
 
-import re
 from collections.abc import Callable
 
 import pytest
@@ -8,9 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgmr.submodels.channels.groups import Axis, Group
-from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
+from fedgmr.submodels.channels.follow import follow_channels
+from fedgmr.submodels.channels.plan import ChannelPlan, Group
+from fedgmr.submodels.channels.slicing import hidden_layers, slice_module
 from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.widths import kept_mask, width_levels
 from fedgmr.tasks.models.conv2 import Conv2
 
 
@@ -70,116 +71,186 @@ class Calls(nn.Module):
         return self.call(self.layers, x)
 
 
-def sizes(plan: ChannelPlan) -> list[tuple[int, bool, int]]:
-    return [(group.size, group.fixed, group.heads) for group in plan.groups]
+def words(length: int = 6) -> Tensor:
+    return torch.zeros(2, length, dtype=torch.int64)
+
+
+def images(*shape: int) -> Tensor:
+    return torch.zeros(2, *shape)
+
+
+def sizes(plan: ChannelPlan) -> list[int]:
+    return [group.size for group in plan.groups]
+
+
+def shape(plan: ChannelPlan, name: str) -> tuple[dict[int, int] | None, ...]:
+    """For each dimension of a tensor how many entries of which group it has; -1: of none. None: it is never sliced."""
+    ends = torch.tensor([0, *sizes(plan)]).cumsum(0)[1:]
+    found: list[dict[int, int] | None] = []
+    for axis in plan.axes[name]:
+        groups = None if axis is None else torch.where(axis < 0, -1, torch.bucketize(axis, ends, right=True)).tolist()
+        found.append(None if groups is None else {group: groups.count(group) for group in sorted(set(groups))})
+    return tuple(found)
 
 
 def test_a_chain_and_its_flatten() -> None:
-    plan = follow_channels(Conv2())
-    assert sizes(plan) == [(1, True, 1), (32, False, 1), (64, False, 1), (2048, False, 1), (62, True, 1)]
-    pixel, first, second, third, label = (Axis(group=index) for index in range(5))
-    assert plan.axes == {
-        "0.weight": (first, pixel, None, None),
-        "0.bias": (first,),
-        "3.weight": (second, first, None, None),
-        "3.bias": (second,),
-        "7.weight": (third, Axis(group=2, repeat=49)),
-        "7.bias": (third,),
-        "9.weight": (label, third),
-        "9.bias": (label,),
-    }
-    assert plan.hidden == ("0", "3", "7")
-    assert plan.heads == ("9",)
-    assert plan.attentions == ()
+    plan = follow_channels(model := Conv2(), images(1, 28, 28))
+    assert plan.groups == (Group(size=32), Group(size=64), Group(size=2048))  # neither the input nor the classes
+    assert shape(plan, "0.weight") == ({0: 32}, None, None, None)
+    assert shape(plan, "3.weight") == ({1: 64}, {0: 32}, None, None)
+    assert shape(plan, "3.bias") == ({1: 64},)
+    assert shape(plan, "7.weight") == ({2: 2048}, {1: 64 * 49})
+    assert shape(plan, "9.weight") == (None, {2: 2048})
+    assert shape(plan, "9.bias") == (None,)
+    columns = plan.axes["7.weight"][1]
+    assert columns is not None
+    assert columns[:98].tolist() == [32] * 49 + [33] * 49  # the numbers of the second group begin at 32
+    assert hidden_layers(model, plan) == ("0", "3", "7")
+    assert {name: dim for name, (dim, _) in plan.heads.items()} == {"9.weight": 0, "9.bias": 0}
+    assert (plan.whole, plan.calls) == ((), ())
 
 
 def test_residual_operands_share_their_channels() -> None:
-    plan = follow_channels(Residual())
-    # Input, stem, the residual stream (wide, down and outer), inner, classes.
-    assert sizes(plan) == [(3, True, 1), (4, False, 1), (6, False, 1), (5, False, 1), (10, True, 1)]
-    _, stem, stream, inner, label = (Axis(group=index) for index in range(5))
-    assert plan.axes["wide.weight"] == (stream, stem, None, None)
-    assert plan.axes["down.0.weight"] == (stream, stem, None, None)
-    assert plan.axes["outer.weight"] == (stream, inner, None, None)
-    assert plan.axes["classify.weight"] == (label, stream)
+    plan = follow_channels(model := Residual(), images(3, 8, 8))
+    assert sizes(plan) == [4, 6, 5]  # stem, the residual stream (wide, down and outer), inner
+    assert shape(plan, "wide.weight") == shape(plan, "down.0.weight") == ({1: 6}, {0: 4}, None, None)
+    assert shape(plan, "outer.weight") == ({1: 6}, {2: 5}, None, None)
+    assert shape(plan, "classify.weight") == (None, {1: 6})
     for name in ("wide_norm.weight", "wide_norm.running_mean", "down.1.running_var", "down.1.bias", "outer.bias"):
-        assert plan.axes[name] == (stream,)
-    assert plan.norms == {"wide_norm": stream, "down.1": stream}
-    assert plan.hidden == ("stem", "wide", "down.0", "inner", "outer")
-    assert plan.heads == ("classify",)
+        assert shape(plan, name) == ({1: 6},)
+    assert {path: [axis is not None and len(axis) for axis in axes] for path, axes in plan.norms.items()} == {
+        "wide_norm": [6],
+        "down.1": [6],
+    }
+    assert hidden_layers(model, plan) == ("stem", "wide", "down.0", "inner", "outer")
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_attention_has_an_inner_group_of_heads(stored: bool) -> None:
-    plan = follow_channels(Language(stored=stored))
-    # The embedding, the attention's heads, the feed-forward layer, the vocabulary.
-    assert sizes(plan) == [(8, False, 1), (8, False, 2), (12, False, 1), (11, True, 1)]
-    embedding, heads, feed, words = (Axis(group=index) for index in range(4))
-    assert plan.axes["tokens.weight"] == (None, embedding)
-    if stored:
-        assert plan.axes["positions"] == (None, None, embedding)
-    else:
-        assert plan.axes["positions.weight"] == (None, embedding)
-    assert plan.axes["attend.in_proj_weight"] == (Axis(group=1, stacks=3), embedding)
-    assert plan.axes["attend.in_proj_bias"] == (Axis(group=1, stacks=3),)
-    assert plan.axes["attend.out_proj.weight"] == (embedding, heads)
-    assert plan.axes["feed.0.weight"] == (feed, embedding)
-    assert plan.axes["feed.2.bias"] == plan.axes["feed_norm.weight"] == (embedding,)
-    assert plan.axes["classify.weight"] == (words, embedding)
-    assert plan.hidden == ("tokens", *(() if stored else ("positions",)), "attend", "feed.0", "feed.2")
-    assert plan.attentions == ("attend",)
-    assert plan.heads == ("classify",)
+def test_heads_keep_the_same_positions(stored: bool) -> None:
+    plan = follow_channels(model := Language(stored=stored), words())
+    # The stream, four positions in both heads of queries, keys and values, the feed-forward layer; never the words.
+    stream, heads, feed = sorted(range(3), key=lambda group: [8, 4, 12].index(plan.groups[group].size))
+    assert sizes(plan) == [8, 4, 12]
+    assert shape(plan, "tokens.weight") == (None, {stream: 8})
+    assert shape(plan, "positions" if stored else "positions.weight")[-1] == {stream: 8}
+    assert shape(plan, "attend.in_proj_weight") == ({heads: 24}, {stream: 8})
+    rows = plan.axes["attend.in_proj_bias"][0]
+    assert rows is not None
+    assert rows.tolist() == [8, 9, 10, 11] * 6
+    assert shape(plan, "attend.out_proj.weight") == ({stream: 8}, {heads: 8})
+    assert shape(plan, "feed.0.weight") == ({feed: 12}, {stream: 8})
+    assert shape(plan, "classify.weight") == (None, {stream: 8})
+    assert hidden_layers(model, plan) == ("tokens", *(() if stored else ("positions",)), "attend", "feed.0", "feed.2")
+    assert list(plan.heads) == ["classify.weight", "classify.bias"]
 
 
 def test_tied_weights_keep_one_name() -> None:
-    plan = follow_channels(Language(tied=True))
-    assert plan.axes["tokens.weight"] == (None, Axis(group=0))
+    plan = follow_channels(Language(tied=True), words())
+    assert shape(plan, "tokens.weight") == (None, {0: 8})
     assert "classify.weight" not in plan.axes
-    assert plan.groups[-1] == Group(size=11, fixed=True)
+    assert list(plan.heads) == ["tokens.weight", "classify.bias"]
 
 
 @pytest.mark.parametrize("model", [Conv2(), Residual(), Language(), Language(stored=True), Language(tied=True)])
 def test_every_tensor_of_the_layout_is_covered_and_the_model_untouched(model: nn.Module) -> None:
-    before = set(vars(model))
-    plan, layout = follow_channels(model), Layout.of(model)
-    assert set(vars(model)) == before
+    before = {name: values.clone() for name, values in model.state_dict().items()}
+    attributes, hooks = set(vars(model)), len(model._forward_hooks)
+    batch = (
+        words() if isinstance(model, Language) else images(1, 28, 28) if isinstance(model, Conv2) else images(3, 8, 8)
+    )
+    plan, layout = follow_channels(model, batch), Layout.of(model)
+    assert (set(vars(model)), len(model._forward_hooks), model.training) == (attributes, hooks, True)
+    assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
     for place in (*layout.parameters, *layout.buffers):
         for length, axis in zip(place.shape, plan.axes[place.name], strict=True):
-            assert axis is None or length == plan.groups[axis.group].size * axis.repeat * axis.stacks
+            assert axis is None or len(axis) == length
 
 
-def test_several_outputs_are_all_fixed() -> None:
+def test_several_outputs_are_never_sliced() -> None:
     def forward(at: nn.ModuleDict, x: Tensor) -> tuple[Tensor, Tensor]:
         x = at["body"](x)
         return at["one"](x), at["two"](x)
 
-    plan = follow_channels(Calls(forward, body=nn.Linear(3, 4), one=nn.Linear(4, 2), two=nn.Linear(4, 5)))  # type: ignore[arg-type]
-    assert [group.size for group in plan.groups if not group.fixed] == [4]
-    assert plan.heads == ("layers.one", "layers.two")
+    model = Calls(forward, body=nn.Linear(3, 4), one=nn.Linear(4, 2), two=nn.Linear(4, 5))  # type: ignore[arg-type]
+    plan = follow_channels(model, images(3))
+    assert sizes(plan) == [4]
+    assert list(plan.heads) == [f"layers.{layer}.{part}" for layer in ("one", "two") for part in ("weight", "bias")]
 
 
-def test_a_sum_of_outputs_has_two_heads() -> None:
-    plan = follow_channels(Calls(lambda at, x: at["one"](x) + at["two"](x), one=nn.Linear(3, 2), two=nn.Linear(3, 2)))
-    assert all(group.fixed for group in plan.groups)
-    assert plan.hidden == ()
-    assert plan.heads == ("layers.one", "layers.two")
+def test_a_sum_of_outputs_and_a_model_of_one_layer() -> None:
+    model = Calls(lambda at, x: at["one"](x) + at["two"](x), one=nn.Linear(3, 2), two=nn.Linear(3, 2))
+    plan = follow_channels(model, images(3))
+    assert plan.groups == ()
+    assert hidden_layers(model, plan) == ()
+    assert len(plan.heads) == 4
+    plan = follow_channels(nn.Linear(3, 2), images(3))
+    assert plan.groups == ()
+    assert plan.axes == {"weight": (None, None), "bias": (None,)}
+    assert list(plan.heads) == ["weight", "bias"]
 
 
-def test_a_model_of_one_layer() -> None:
-    model = nn.Linear(3, 2)
-    plan = follow_channels(model)
-    assert sizes(plan) == [(3, True, 1), (2, True, 1)]
-    assert plan.axes == {"weight": (Axis(group=1), Axis(group=0)), "bias": (Axis(group=1),)}
-    assert plan.heads == ("",)
-    assert model.get_submodule("") is model
+def test_convolutions_with_groups_keep_whole_groups() -> None:
+    # Six channels, each by itself; then six groups become three of two inputs and four outputs each.
+    model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 12, 1, groups=3))
+    plan = follow_channels(
+        nn.Sequential(*model, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 2)), images(3, 8, 8)
+    )
+    assert sizes(plan) == [3]
+    rows = {name: axes[0].tolist() for name, axes in plan.axes.items() if axes[0] is not None}
+    assert rows["0.weight"] == rows["1.weight"] == [0, 0, 1, 1, 2, 2]
+    assert rows["2.weight"] == rows["2.bias"] == [0] * 4 + [1] * 4 + [2] * 4
+    assert shape(plan, "2.weight")[1:] == (None, None, None)
+    assert shape(plan, "5.weight") == (None, {0: 48})
 
 
-def test_depthwise_convolutions_stay_in_their_group() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, 3, groups=6), nn.AdaptiveAvgPool2d(2), nn.Flatten())
-    plan = follow_channels(nn.Sequential(*model, nn.Linear(24, 2)))
-    assert sizes(plan) == [(3, True, 1), (6, False, 1), (2, True, 1)]
-    assert plan.axes["1.weight"] == (Axis(group=1), None, None, None)
-    assert plan.axes["4.weight"] == (Axis(group=2), Axis(group=1, repeat=4))
+def test_a_concatenation_has_the_groups_of_its_parts() -> None:
+    # The input's two channels, the first layer's three and the second's four.
+    def forward(at: nn.ModuleDict, x: Tensor) -> Tensor:
+        return at["last"](torch.cat([x, at["one"](x), at["two"](x)], 1))  # type: ignore[no-any-return]
+
+    model = Calls(forward, one=nn.Linear(2, 3), two=nn.Linear(2, 4), last=nn.Linear(9, 5))
+    plan, layout = follow_channels(model, images(2)), Layout.of(model)
+    assert sizes(plan) == [3, 4]
+    columns = plan.axes["layers.last.weight"][1]
+    assert columns is not None
+    assert columns.tolist() == [-1, -1, 0, 1, 2, 3, 4, 5, 6]
+    # Half: 2 of 3 and 2 of 4, so 2·3 + 2·3 + 5·(2 + 2 + 2) + 5 coordinates.
+    assert width_levels(plan, layout, (0.5, 1.0)).sizes == (47, layout.size)
+    assert kept_mask(plan, 0.5).tolist() == [True, True, False, True, True, False, False, True]
+
+
+def test_a_sum_with_a_concatenation_divides_the_group() -> None:
+    def forward(at: nn.ModuleDict, x: Tensor) -> Tensor:
+        return at["last"](at["all"](x) + torch.cat([at["one"](x), at["two"](x)], 1))  # type: ignore[no-any-return]
+
+    layers = {"all": nn.Linear(2, 7), "one": nn.Linear(2, 3), "two": nn.Linear(2, 4), "last": nn.Linear(7, 5)}
+    assert sizes(follow_channels(Calls(forward, **layers), images(2))) == [3, 4]
+
+
+def test_recurrent_layers_have_one_size() -> None:
+    model = Calls(lambda at, x: at["head"](at["lstm"](x)[0]), lstm=nn.LSTM(3, 4, 2), head=nn.Linear(4, 2))
+    plan = follow_channels(model, images(5, 3))
+    assert plan.groups == (Group(size=4),)
+    rows = plan.axes["layers.lstm.weight_ih_l0"][0]
+    assert rows is not None
+    assert rows.tolist() == [0, 1, 2, 3] * 4  # in all four gates
+    assert shape(plan, "layers.lstm.weight_ih_l1") == shape(plan, "layers.lstm.weight_hh_l1") == ({0: 16}, {0: 4})
+    small = slice_module(model, plan, kept_mask(plan, 0.5)).get_submodule("layers.lstm")
+    assert (small.input_size, small.hidden_size) == (3, 2)
+
+
+def test_a_group_norm_over_a_concatenation() -> None:
+    def forward(at: nn.ModuleDict, x: Tensor) -> Tensor:
+        return at["last"](at["norm"](torch.cat([at["one"](x), at["two"](x)], 1)))  # type: ignore[no-any-return]
+
+    def plan_of(first: int) -> ChannelPlan:
+        layers = {"one": nn.Conv1d(2, first, 1), "two": nn.Conv1d(2, 12 - first, 1), "norm": nn.GroupNorm(4, 12)}
+        return follow_channels(Calls(forward, **layers, last=nn.Conv1d(12, 2, 1)), images(2, 3))
+
+    assert plan_of(8).groups == (Group(size=8, multiple=4), Group(size=4, multiple=4))
+    uneven = plan_of(7)  # seven and five channels never make four equal groups again
+    assert uneven.groups == ()
+    assert uneven.whole == ("layers.norm: a group norm cannot divide what is left of its channels",)
 
 
 def test_stored_tensors_line_up_from_the_right() -> None:
@@ -194,53 +265,114 @@ def test_stored_tensors_line_up_from_the_right() -> None:
             x = (self.convolve(x) * self.shape).flatten(1).view(x.size(0), -1) * self.scale
             return self.classify(x + self.wave[: x.size(0), :])
 
-    plan = follow_channels(Stored())
-    channels = Axis(group=1)
-    assert plan.axes["shape"] == (channels, None, None)
-    assert plan.axes["scale"] == ()
-    assert plan.axes["wave"] == (None, channels)
-    assert plan.axes["classify.weight"] == (Axis(group=2), channels)
+    plan = follow_channels(Stored(), images(1, 3, 3))
+    assert shape(plan, "shape") == ({0: 4}, None, None)
+    assert shape(plan, "scale") == ()
+    assert shape(plan, "wave") == (None, {0: 4})  # also in the rows that this batch does not reach
+    assert shape(plan, "classify.weight") == (None, {0: 4})
 
 
-def conv(**settings: object) -> nn.Conv2d:
-    return nn.Conv2d(4, 4, 3, padding=1, **settings)  # type: ignore[arg-type]
+LOOSE = torch.ones(4)
 
 
-REFUSED = {
-    "cat": (lambda at, x: at["two"](torch.cat([at["one"](x), at["one"](x)], 1)), "the model's forward", "cat"),
-    "input": (lambda at, x: at["two"](x + at["one"](x)), "the model's forward", "input"),
-    "view": (lambda at, x: at["head"](at["one"](x).view(-1, 64)), "the model's forward", "flatten(x, 1)"),
-    "mean": (lambda at, x: at["two"](at["one"](x).mean(1, keepdim=True)), "the model's forward", "over the channels"),
-    "groups": (lambda at, x: at["two"](at["halves"](at["one"](x))), "'layers.halves'", "groups=2"),
-    "softmax": (lambda at, x: at["two"](at["softmax"](at["one"](x))), "'layers.softmax'", "Softmax is not supported"),
-    "size": (lambda at, x: at["head"](at["one"](x).mean((2, 3))), "'layers.head'", "4 channels meet a size of 64"),
-    "place": (lambda at, x: at["last"](at["one"](x)), "'layers.last'", "move them to the last"),
-    "linear": (lambda at, x: functional.linear(x, at["last"].weight), "the model's forward", "linear is not"),
-    "cross": (lambda at, x: at["attend"](at["last"](x), x, x)[0], "'layers.attend'", "self-attention"),
-    "recurrent": (lambda at, x: at["lstm"](x)[0], "'layers.lstm'", "LSTM is not supported"),
+def folded(x: Tensor) -> Tensor:
+    return functional.fold(x.view(-1, 4, 1), (2, 2), (2, 2)).flatten(1)
+
+
+WHOLE = {  # what is done to the four channels of layer `one`, and the sentence about them
+    "softmax": (lambda at, x: x.softmax(1), "the model: softmax runs over its channels"),
+    "layer": (lambda at, x: at["softmax"](x), "layers.softmax: softmax runs over its channels"),
+    "maximum": (lambda at, x: x - x.amax(1, True), "the model: amax runs over its channels"),
+    "single": (lambda at, x: x * x[:, 2:3], "the model: it picks single channels"),
+    "order": (lambda at, x: x[:, [2, 0, 1, 3]], "the model: it picks channels by number"),
+    "loose": (lambda at, x: x * LOOSE, "the model: it uses a tensor that is neither a parameter nor a buffer"),
+    "count": (lambda at, x: x * torch.arange(4), "the model: arange counts its channels"),
+    "unknown": (lambda at, x: folded(x), "the model: col2im is not followed"),
+    "sizes": (lambda at, x: x + x.new_zeros(size=(2, 4)), "the model: add has sizes of its own"),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_followed_is_named(case: str) -> None:
-    forward, layer, reason = REFUSED[case]
-    layers = {"one": conv(), "two": conv(), "halves": conv(groups=2), "softmax": nn.Softmax(1), "last": nn.Linear(4, 4)}
-    others = {"head": nn.Linear(64, 2), "attend": nn.MultiheadAttention(4, 2), "lstm": nn.LSTM(4, 4)}
-    with pytest.raises(ValueError, match=re.escape(reason)) as refusal:
-        follow_channels(Calls(forward, **layers, **others))
-    assert layer in str(refusal.value)
-    assert "choose a ranking of single coordinates" in str(refusal.value)
+@pytest.mark.parametrize("case", WHOLE)
+def test_what_cannot_be_followed_keeps_its_width_and_is_named(case: str) -> None:
+    forward, sentence = WHOLE[case]
+    layers = {"one": nn.Linear(3, 4), "two": nn.Linear(4, 5), "softmax": nn.Softmax(1), "three": nn.Linear(5, 2)}
+    model = Calls(lambda at, x: at["three"](at["two"](forward(at, at["one"](x)))), **layers)
+    plan = follow_channels(model, images(3))
+    assert plan.whole == (sentence,)
+    assert sizes(plan) == [5]  # the other group is still there
 
 
-def test_a_function_is_named_by_the_layer_that_calls_it() -> None:
-    inside = Calls(lambda at, x: torch.cat([at["one"](x)], 1), one=nn.Linear(3, 4))
-    with pytest.raises(ValueError, match="'1'"):
-        follow_channels(nn.Sequential(nn.Linear(2, 3), inside, nn.Linear(4, 1)))
+def test_the_input_in_a_sum_is_never_sliced() -> None:
+    model = Calls(lambda at, x: at["two"](x + at["one"](x)), one=nn.Linear(4, 4), two=nn.Linear(4, 2))
+    plan = follow_channels(model, images(4))
+    assert (plan.groups, plan.whole) == ((), ())
 
 
-def test_untraceable_models_are_refused() -> None:
+def test_statistics_are_of_the_kept_channels() -> None:
+    """A root mean square norm by hand: 1 / sqrt(mean of squares) over two of four channels."""
+
     def forward(at: nn.ModuleDict, x: Tensor) -> Tensor:
-        return at["one"](x) if x.sum() > 0 else x  # type: ignore[no-any-return]
+        x = at["one"](x)
+        return at["two"](x * x.pow(2).mean(-1, keepdim=True).rsqrt())  # type: ignore[no-any-return]
 
-    with pytest.raises(ValueError, match=r"torch\.fx cannot trace Calls"):
-        follow_channels(Calls(forward, one=nn.Linear(2, 2)))
+    model = Calls(forward, one=nn.Linear(1, 4, bias=False), two=nn.Linear(4, 2, bias=False))
+    plan = follow_channels(model, torch.ones(2, 1))
+    assert (sizes(plan), plan.whole) == ([4], ())
+    with torch.no_grad():
+        model.layers["one"].weight.copy_(torch.tensor([[3.0], [4.0], [5.0], [6.0]]))  # type: ignore[operator]
+        model.layers["two"].weight.fill_(1.0)  # type: ignore[operator]
+    small = slice_module(model, plan, kept_mask(plan, 0.5))
+    assert small(torch.ones(1, 1))[0, 0].item() == pytest.approx(7 / 12.5**0.5)
+
+
+def test_sizes_that_forward_writes_out() -> None:
+    """Two heads of four positions: views, splits, slices and new tensors by number, as they are often written."""
+
+    def forward(at: nn.ModuleDict, x: Tensor) -> Tensor:
+        q, k = torch.split(at["both"](x), 8, dim=-1)
+        q, k = q.view(-1, 2, 4), k.reshape(len(x), 2, 4)
+        state = torch.zeros(len(x), 8).unflatten(1, (2, 4)) + q * k
+        rest = at["gate"](x)
+        return at["out"](state.reshape(len(x), 8) * rest[:, :8] + rest[:, 8:16])  # type: ignore[no-any-return]
+
+    model = Calls(forward, both=nn.Linear(3, 16), gate=nn.Linear(3, 16), out=nn.Linear(8, 2)).double()
+    torch.set_default_dtype(torch.float64)
+    try:
+        x = torch.randn(5, 3)
+        plan = follow_channels(model, x[:2])
+        assert (sizes(plan), plan.whole) == ([4], ())  # one position of both heads in everything
+        assert plan.calls
+        small = slice_module(model, plan, kept_mask(plan, 0.5, 1))
+        kept = width_levels(plan, layout := Layout.of(model), [0.5], 1).mask(0)
+        assert torch.equal(Layout.of(small).flatten(small), layout.flatten(model)[kept])
+        layout.bind(model, layout.flatten(model) * kept, torch.empty(0))
+        assert torch.allclose(small(x), model(x), rtol=0, atol=1e-12)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_another_way_through_forward_is_refused_where_sizes_are_written_out() -> None:
+    def forward(at: nn.ModuleDict, x: Tensor) -> Tensor:
+        hidden = at["one"](x).view(-1, 2, 4)
+        if len(x) > 3:
+            hidden = hidden[:, :, :]
+        return at["two"](hidden.flatten(1).reshape(-1, 8))  # type: ignore[no-any-return]
+
+    model = Calls(forward, one=nn.Linear(3, 8), two=nn.Linear(8, 2))
+    plan = follow_channels(model, images(3))
+    small = slice_module(model, plan, kept_mask(plan, 0.5))
+    assert small(torch.zeros(3, 3)).shape == (3, 2)
+    with pytest.raises(ValueError, match="calls __getitem__ where it did not"):
+        small(torch.zeros(4, 3))
+
+
+def test_branches_that_depend_on_the_data_are_followed() -> None:
+    def forward(at: nn.ModuleDict, x: Tensor) -> Tensor:
+        return at["two"](at["one"](x)) if x.sum() > -1 else x  # type: ignore[no-any-return]
+
+    assert sizes(follow_channels(Calls(forward, one=nn.Linear(2, 3), two=nn.Linear(3, 2)), images(2))) == [3]
+
+
+def test_a_model_that_cannot_compute_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"channels of Sequential cannot be followed, because its forward fails"):
+        follow_channels(nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 2)), images(3))

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from submodels.channels.test_slicing import narrow_conv2, small_resnet, small_vgg
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.submodels.channels.plan import follow_channels
+from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix, solve_widths, width_levels
@@ -24,7 +25,6 @@ from fedgmr.training.submodel.flat_module import FlatModule
 from fedgmr.training.submodel.sliced_cut import SlicedCutter
 from fedgmr.training.submodel.workspace import Workspace
 from fedgmr.training.work import LocalWork
-from training.submodel.test_slicing import narrow_conv2, small_resnet, small_vgg
 
 SEED, STEPS, BATCH, CLASSES = 5, 10, 6, 5
 LADDER = (0.15, 0.5, 1.0)
@@ -50,7 +50,7 @@ def level_map(task: Task, shift: int | None, ladder: Sequence[float] = LADDER) -
         ladder=tuple(ladder),
         model=task.layout().flatten(model),
         tick=9 if shift is None else shift,
-        plan=follow_channels(model),
+        plan=follow_channels(model, task.train[0][:2]),
     )
     return (WidthPrefix() if shift is None else RollingWindow()).rank(inputs)
 
@@ -94,7 +94,7 @@ def sliced(
 ) -> Workspace:
     """A workspace with small modules, cut from `model`."""
     model = task.initial_model(SEED) if model is None else model
-    plan = follow_channels(model)
+    plan = follow_channels(model, task.train[0][:2])
     return Workspace(
         SlicedCutter(model, task.layout(), plan, tuple(ladder), CPU, scaler=rule.scaler, per_width=rule.per_width)
     )
@@ -312,7 +312,7 @@ def test_a_sliced_transformer_is_the_small_transformer(norms: bool, attention: b
     """
     tokens = torch.from_numpy(np.random.default_rng(2).integers(0, CLASSES, (48, 6)))
     task = task_of(lambda: Transformer(8, 12, norms=norms, attention=attention), inputs=tokens)
-    plan, layout = follow_channels(task.initial_model(SEED)), task.layout()
+    plan, layout = follow_channels(task.initial_model(SEED), tokens[:2]), task.layout()
     ladder = width_levels(plan, layout, (0.5, 1.0)).ladder
     assert solve_widths(plan, layout, ladder) == (0.5, 1.0)
     levels = width_levels(plan, layout, (0.5, 1.0), shift)

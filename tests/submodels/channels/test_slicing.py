@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedgmr.submodels.channels.plan import ChannelPlan, follow_channels
+from fedgmr.submodels.channels.follow import follow_channels
+from fedgmr.submodels.channels.plan import ChannelPlan
+from fedgmr.submodels.channels.slicing import SlicedAttention, slice_module
 from fedgmr.submodels.layout import Layout
-from fedgmr.submodels.widths import width_levels
-from fedgmr.training.submodel.sliced_cut import SlicedCutter
-from fedgmr.training.submodel.slicing import SlicedAttention, slice_module
+from fedgmr.submodels.widths import kept_mask, width_levels
 
 CLASSES = 5
 IMAGES = (4, 3, 8, 8)
@@ -88,7 +88,9 @@ SETS = [(0.5, 0), (0.3, 0), (0.6, 3), (0.34, 101)]  # widths and shifts
 def prepared(build: Callable[[], nn.Module]) -> tuple[nn.Module, ChannelPlan, Layout]:
     torch.manual_seed(5)
     model = build().double()
-    return model, follow_channels(model), Layout.of(model)
+    images = torch.zeros(2, *IMAGES[1:], dtype=torch.float64)
+    batch = torch.zeros(2, 6, dtype=torch.int64) if isinstance(model, Transformer) else images
+    return model, follow_channels(model, batch), Layout.of(model)
 
 
 def mask_of(plan: ChannelPlan, layout: Layout, width: float, shift: int) -> Tensor:
@@ -118,7 +120,7 @@ def test_a_sliced_module_is_the_kept_coordinates_in_order(
     build: Callable[[], nn.Module], width: float, shift: int
 ) -> None:
     model, plan, layout = prepared(build)
-    small = slice_module(model, plan, SlicedCutter.kept(plan, width, shift))
+    small = slice_module(model, plan, kept_mask(plan, width, shift))
     kept = mask_of(plan, layout, width, shift)
     assert torch.equal(Layout.of(small).flatten(small), layout.flatten(model)[kept])
     assert list(small.state_dict()) == list(model.state_dict())
@@ -130,14 +132,14 @@ def test_a_sliced_module_is_the_kept_coordinates_in_order(
 def test_masked_is_sliced(build: Callable[[], nn.Module], width: float, shift: int) -> None:
     model, plan, layout = prepared(build)
     kept = mask_of(plan, layout, width, shift)
-    small = slice_module(model, plan, SlicedCutter.kept(plan, width, shift))
+    small = slice_module(model, plan, kept_mask(plan, width, shift))
     inputs = torch.randn(10, *IMAGES, dtype=torch.float64)
     masked_losses, masked = train(model, inputs, ~kept)
     small_losses, sliced = train(small, inputs)
     assert small_losses == pytest.approx(masked_losses, rel=0, abs=1e-10)
     assert (masked[kept] - sliced).abs().max() < 1e-10
     # Batch norm's statistics too, in the channels that are kept.
-    again = slice_module(model, plan, SlicedCutter.kept(plan, width, shift))
+    again = slice_module(model, plan, kept_mask(plan, width, shift))
     for (name, whole), (_, part) in zip(again.named_buffers(), small.named_buffers(), strict=True):
         assert torch.allclose(whole, part, rtol=0, atol=1e-10), name
 
@@ -176,18 +178,19 @@ def test_a_transformer_differs_in_layer_norms_and_in_the_softmax_scale(
     width: float, shift: int, norms: bool, scale: bool
 ) -> None:
     model, plan, layout = prepared(Transformer)
-    kept, sets = mask_of(plan, layout, width, shift), SlicedCutter.kept(plan, width, shift)
+    kept, sets = mask_of(plan, layout, width, shift), kept_mask(plan, width, shift)
     small = slice_module(model, plan, sets)
     whole = copy.deepcopy(model)
     assert isinstance(whole, Transformer)
     if norms:
-        channels = sets[plan.norms["attend_norm"].group]
+        (stream,) = plan.norms["attend_norm"]
+        channels = torch.nonzero(sets[stream]).view(-1)
         whole.attend_norm = KeptNorm(whole.attend_norm, channels)  # type: ignore[assignment]
         whole.feed_norm = KeptNorm(whole.feed_norm, channels)  # type: ignore[assignment]
     if scale:
         axis = plan.axes["attend.in_proj_weight"][0]
         assert axis is not None
-        whole.attend = ScaledAttention(whole.attend, len(sets[axis.group]) // 2)  # type: ignore[assignment]
+        whole.attend = ScaledAttention(whole.attend, int(sets[axis].sum()) // 3 // 2)  # type: ignore[assignment]
     inputs = torch.randint(CLASSES, (10, 3, 6))
     masked_losses, masked = train(whole, inputs, ~kept)
     small_losses, sliced = train(small, inputs)
@@ -206,7 +209,8 @@ def test_layers_know_their_sizes_and_the_whole_model_stays() -> None:
     )
     model[0].weight.requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
-    small = slice_module(model, follow_channels(model), SlicedCutter.kept(follow_channels(model), 0.6))
+    plan = follow_channels(model, torch.zeros(2, 3, 8, 8))
+    small = slice_module(model, plan, kept_mask(plan, 0.6))
     first, norm, depthwise, layer_norm, last = (small.get_submodule(str(index)) for index in (0, 1, 2, 5, 6))
     assert (first.in_channels, first.out_channels, first.groups) == (3, 5, 1)
     assert norm.num_features == 5
@@ -227,8 +231,8 @@ def normed(norm: nn.Module) -> nn.Module:
 
 def test_a_sliced_group_norm_has_as_many_groups_as_the_whole() -> None:
     model, plan, _ = prepared(lambda: normed(nn.GroupNorm(2, 8)))
-    assert [group.multiple for group in plan.groups if not group.fixed] == [2]
-    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.6, shift=3))  # 4.8 channels: 4 of them
+    assert [group.multiple for group in plan.groups] == [2]
+    small = slice_module(model, plan, kept_mask(plan, 0.6, shift=3))  # 4.8 channels: 4 of them
     norm = small.get_submodule("1")
     assert (norm.num_groups, norm.num_channels) == (2, 4)
     x = torch.randn(*IMAGES, dtype=torch.float64)
@@ -242,7 +246,7 @@ def test_a_sliced_group_norm_has_as_many_groups_as_the_whole() -> None:
 
 def test_a_norm_of_every_channel_by_itself_computes_what_the_masked_one_does() -> None:
     model, plan, layout = prepared(lambda: normed(nn.GroupNorm(8, 8)))
-    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.375, shift=2))
+    small = slice_module(model, plan, kept_mask(plan, 0.375, shift=2))
     assert small.get_submodule("1").num_groups == 3
     kept = mask_of(plan, layout, 0.375, 2)
     inputs = torch.randn(10, *IMAGES, dtype=torch.float64)
@@ -254,7 +258,7 @@ def test_a_norm_of_every_channel_by_itself_computes_what_the_masked_one_does() -
 
 def test_tied_weights_stay_tied() -> None:
     model, plan, _ = prepared(lambda: Transformer(tied=True))
-    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.5))
+    small = slice_module(model, plan, kept_mask(plan, 0.5))
     assert isinstance(small, Transformer)
     assert small.classify.weight is small.tokens.weight
     assert small.tokens.weight.shape == (CLASSES, 4)
@@ -289,8 +293,8 @@ def test_sliced_attention_at_full_width_is_attention(batch_first: bool, bias: bo
 
 def test_the_scaler_multiplies_hidden_layers_in_training() -> None:
     model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2), nn.Linear(2, 1))
-    plan = follow_channels(model)
-    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.5), scale=2.0)
+    plan = follow_channels(model, torch.zeros(2, 1))
+    small = slice_module(model, plan, kept_mask(plan, 0.5), scale=2.0)
     with torch.no_grad():
         for parameter in small.parameters():
             parameter.fill_(1.0)
@@ -301,9 +305,9 @@ def test_the_scaler_multiplies_hidden_layers_in_training() -> None:
 
 def test_the_scaler_in_attention_multiplies_the_projections_and_the_output() -> None:
     model, plan, _ = prepared(Transformer)
-    small = slice_module(model, plan, SlicedCutter.kept(plan, 0.5))
+    small = slice_module(model, plan, kept_mask(plan, 0.5))
     by_hand = copy.deepcopy(small)
-    scaled = slice_module(model, plan, SlicedCutter.kept(plan, 0.5), scale=2.0)
+    scaled = slice_module(model, plan, kept_mask(plan, 0.5), scale=2.0)
     names = ("tokens.weight", "feed.0.weight", "feed.0.bias", "feed.2.weight", "feed.2.bias")
     inside = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
     with torch.no_grad():
