@@ -1,6 +1,6 @@
 """A cut: how the sub-model of one level of one level map lies in the vector of a module.
 
-The masked cut has all coordinates, those above the level stay zero. A sliced cut (`slicing.py`) has the kept
+The masked cut has all coordinates, those above the level stay zero. A sliced cut (`sliced_cut.py`) has the kept
 coordinates alone, in a physically small module. A sparse cut (`training/sparse/cut.py`) leaves out what large linear
 layers do not keep. A workspace makes each cut once and lays sub-models out by it. Read next: `workspace.py`.
 """

@@ -288,7 +288,7 @@ WHOLE = {  # what is done to the four channels of layer `one`, and the sentence 
     "loose": (lambda at, x: x * LOOSE, "the model: it uses a tensor that is neither a parameter nor a buffer"),
     "count": (lambda at, x: x * torch.arange(4), "the model: arange counts its channels"),
     "unknown": (lambda at, x: folded(x), "the model: col2im is not followed"),
-    "sizes": (lambda at, x: x + x.new_zeros(size=(2, 4)), "the model: add has sizes of its own"),
+    "sizes": (lambda at, x: x + x.new_zeros(size=(2, 4)), "the model: new_zeros has sizes of its own"),
 }
 
 
