@@ -54,7 +54,7 @@ def widths_for(plan: ChannelPlan, layout: Layout, ladder: Sequence[float], rule:
     if rule == "solved":
         return solve_widths(plan, layout, ladder)
     widths = np.sqrt(check_ladder(ladder))
-    _check_growing(ladder, _kept_coordinates(plan, layout, widths), layout)
+    _check_growing(ladder, _kept_coordinates(plan, layout, widths), layout, plan)
     return tuple(float(width) for width in widths)
 
 
@@ -74,7 +74,7 @@ def solve_widths(plan: ChannelPlan, layout: Layout, ladder: Sequence[float]) -> 
     above = np.searchsorted(counts, targets).clip(max=len(counts) - 1)
     below = (above - 1).clip(min=0)
     nearest = counts[np.where(targets - counts[below] <= counts[above] - targets, below, above)]
-    _check_growing(steps, nearest, layout)
+    _check_growing(steps, nearest, layout, plan)
     return tuple(float(width) for width in widths[np.searchsorted(counts, nearest, side="right") - 1])
 
 
@@ -162,12 +162,13 @@ class RollingWindow(_ByWidth):
         return tick // self.every * self.step
 
 
-def _check_growing(steps: Sequence[float], counts: npt.NDArray[np.int64], layout: Layout) -> None:
+def _check_growing(steps: Sequence[float], counts: npt.NDArray[np.int64], layout: Layout, plan: ChannelPlan) -> None:
+    whole = f" (Full width: {'; '.join(plan.whole)}.)" if plan.whole else ""
     for level in range(1, len(steps)):
         if counts[level] <= counts[level - 1]:
             raise ValueError(
                 f"The densities {steps[level - 1]} and {steps[level]} come to the same width, which keeps "
-                f"{counts[level]} of {layout.size} coordinates: leave one out of the ladder, or widen the model."
+                f"{counts[level]} of {layout.size} coordinates: leave one out of the ladder, or widen the model.{whole}"
             )
 
 
