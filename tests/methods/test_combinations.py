@@ -208,9 +208,8 @@ def attempt(task: Task, method: str | Method, output: Path, links: tuple[Link, .
 
 @pytest.mark.parametrize("method", ["heterofl", "fjord", "fedrolex"])
 def test_a_model_of_which_nothing_can_be_cut(method: str, tmp_path: Path) -> None:
-    with pytest.warns(
-        UserWarning, match=r"keep their full width at every density\. fold: pixel_shuffle is not followed"
-    ):
+    named = r"keep their full width at every density\. fold: pixel_shuffle is not followed"
+    with pytest.warns(UserWarning, match=named):
         sentence = attempt(task_of(Tangled), method, tmp_path / "run")
     assert sentence.startswith("The densities 0.05 and 0.1 come to the same width, which keeps 340 of 340 coordinates")
     assert sentence.endswith("(Full width: fold: pixel_shuffle is not followed.)")
