@@ -5,6 +5,7 @@ The public names, nothing else. Importing this loads torch, numpy and safetensor
 """
 
 import fedgmr.environment  # noqa: F401 - before anything loads torch
+from fedgmr.experiments.inspection import Inspection, inspect
 from fedgmr.experiments.progress import Result
 from fedgmr.experiments.run import simulate
 from fedgmr.fleets.network import Link
@@ -16,6 +17,7 @@ from fedgmr.version import __version__
 
 __all__ = [
     "FleetSettings",
+    "Inspection",
     "Link",
     "Method",
     "Metric",
@@ -23,6 +25,7 @@ __all__ = [
     "Task",
     "TrainingSettings",
     "__version__",
+    "inspect",
     "named_method",
     "simulate",
 ]

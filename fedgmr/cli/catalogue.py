@@ -1,4 +1,4 @@
-"""The verbs that only print: list, data, show, schema."""
+"""The verbs that only print: list, data, show, schema, inspect."""
 
 import argparse
 import inspect
@@ -8,6 +8,8 @@ from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
 from fedgmr.experiments.assembly import make_task, resolve
+from fedgmr.experiments.inspection import METHODS as METHODS_INSPECTED
+from fedgmr.experiments.inspection import inspect as inspect_model
 from fedgmr.fleets.presets import CLASSES, COMPOSITIONS
 from fedgmr.methods import BUILT_IN as METHODS
 from fedgmr.recipe import recipe_schema, shipped_recipes
@@ -32,6 +34,10 @@ def add_verbs(verbs: Any) -> None:
     RecipeWords.add_to(show)
     show.add_argument("--json", action="store_true", help="as JSON, for other programs")
     show.set_defaults(call=_show)
+
+    look = verbs.add_parser("inspect", help="a model's channels, levels, widths, parameters and bytes by method")
+    RecipeWords.add_to(look)
+    look.set_defaults(call=_inspect)
 
     schema = verbs.add_parser("schema", help="print the JSON schema of recipes, for editors")
     schema.set_defaults(call=_schema)
@@ -69,6 +75,13 @@ def _show(given: argparse.Namespace) -> None:
     recipe = RecipeWords.read(given.recipe).load()
     data = plain(resolve(recipe, make_task(recipe)))
     print(json.dumps(data, indent=2) if given.json else dump(data), end="\n" if given.json else "")
+
+
+def _inspect(given: argparse.Namespace) -> None:
+    words = RecipeWords.read([f"task={word}" if word in TASKS else word for word in given.recipe])
+    recipe = words.load()
+    methods = [words.load(*words.overrides, f"method={name}").method for name in METHODS_INSPECTED]
+    print(inspect_model(make_task(recipe), methods=methods, seed=recipe.seed, network=recipe.network))
 
 
 def _schema(given: argparse.Namespace) -> None:
