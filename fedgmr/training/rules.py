@@ -29,6 +29,7 @@ class Stacking:
 
     mode: Literal["all", "threshold", "level"] = "all"
     derivative: bool = False  # of the threshold's mask
+    prunable: bool = False  # only prunable weights have a threshold
     narrow: bool = False  # sub-models are by width: where a range of channels is enough, no others are computed
 
 
@@ -214,10 +215,10 @@ class ThresholdedSGD(LocalRule):
 
     @property
     def stacking(self) -> Stacking | None:
-        """The weights above the client's threshold take part; a stack has one threshold per client, for all of them."""
-        if self.scope != "global" or self.ranks != "everything":
+        """The weights above the client's threshold take part; a stack has one threshold per client."""
+        if self.scope != "global":
             return None
-        return Stacking(mode="threshold", derivative=self.derivative)
+        return Stacking(mode="threshold", derivative=self.derivative, prunable=self.ranks == "prunable")
 
     def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
         """One step of the kept weights."""

@@ -193,6 +193,22 @@ def test_weights_that_fall_below_the_threshold_are_put_by() -> None:
     assert all(torch.equal(a.values, b.values) for a, b in zip(found, again, strict=True)), "and are forgotten"
 
 
+@RUNS
+@pytest.mark.parametrize("derivative", [True, False])
+def test_only_prunable_weights_have_a_threshold(derivative: bool) -> None:
+    local = {"ranks": "prunable", "derivative": derivative}
+    run = objects_of(pictures(), "fiarse", rules={"ranking": {"ranks": "prunable", "floor": 0.02}, "local": local})
+    tasks = run.server.tasks(range(3), 0.0)
+    executor = stacked(run)
+    found = executor.train(tasks)
+    assert distance(found, run.fleet.executor.train(tasks)) <= 1e-5
+    ranked = executor.net.ranked > 0
+    assert 0 < int(ranked.sum()) == sum(place.size for place in run.server.layout.prunable)
+    put_by = executor.net.fallen[:3] != 0
+    assert bool(put_by[:, ranked].any()), "some have fallen"
+    assert not bool(put_by[:, ~ranked].any())
+
+
 def wide_pictures() -> Task:
     """The same images for a net whose channels fill several tiles."""
 
@@ -303,9 +319,7 @@ def test_other_nets_are_not_stacked(name: str) -> None:
 
 def test_rules_in_stacks() -> None:
     rules = (PlainSGD(proximal=0.1), WidthSGD(scaler=True), OrderedDropout(distillation=True))
-    assert all(
-        rule.stacking is None for rule in (*rules, ThresholdedSGD(scope="layerwise"), ThresholdedSGD(ranks="prunable"))
-    )
+    assert all(rule.stacking is None for rule in (*rules, ThresholdedSGD(scope="layerwise")))
     assert all(rule.stacking for rule in (PlainSGD(), WidthSGD(), OrderedDropout(), ThresholdedSGD()))
 
 

@@ -28,12 +28,13 @@ _NOWHERE = tl.constexpr(255)  # the level of what is in no sub-model of the clie
 
 @triton.jit  # type: ignore[untyped-decorator]
 def lay_out(  # type: ignore[no-untyped-def]
-    table, order, weights, levels, velocities, least, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr,
+    table, order, ranked, weights, levels, velocities, least, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr,
     MODE: tl.constexpr, MOMENTUM: tl.constexpr,
 ):  # fmt: skip
     """Each client's sub-model in the stack's order, zeros outside, and the level and velocity of each weight.
 
-    For thresholds also the bits of its smallest magnitude; of numbers from zero on, more bits are a larger number.
+    For thresholds, in place of the level whether the weight has one (1, else 0), and the bits of the smallest magnitude
+    of those that have; of numbers from zero on, more bits are a larger number.
     """
     client = tl.program_id(1)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
@@ -47,6 +48,10 @@ def lay_out(  # type: ignore[no-untyped-def]
     value = tl.load(model + coordinate, mask=inside, other=0.0)
     to = client.to(tl.int64) * size + at
     tl.store(weights + to, value, mask=at < size)
+    if MODE == "threshold":
+        level = tl.load(ranked + at, mask=at < size, other=0).to(tl.int32)
+        smallest = tl.min(tl.where(inside & (level > 0), tl.abs(value), float("inf")), 0)
+        tl.atomic_min(least + client, smallest.to(tl.int32, bitcast=True))
     tl.store(levels + to, tl.where(inside, level, _NOWHERE).to(tl.uint8), mask=at < size)
     if MOMENTUM > 0.0:
         memory = tl.load(row + _MEMORY)
@@ -54,9 +59,6 @@ def lay_out(  # type: ignore[no-untyped-def]
         if memory != 0:
             velocity = tl.load(memory.to(tl.pointer_type(tl.float32)) + coordinate, mask=inside, other=0.0)
         tl.store(velocities + to, velocity, mask=at < size)
-    if MODE == "threshold":
-        smallest = tl.min(tl.where(inside, tl.abs(value), float("inf")), 0)
-        tl.atomic_min(least + client, smallest.to(tl.int32, bitcast=True))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -146,6 +148,9 @@ def _descend(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """A step of SGD for the weights at `at`."""
     taken = level.to(tl.int32) <= limit
+    if MODE == "threshold":
+        taken = level < _NOWHERE
+        theta = tl.where(level > 0, theta, 0.0)
     if DERIVATIVE:
         share = theta / tl.maximum(tl.abs(weight) + theta, 1.17549435e-38)
         gradient = gradient * (1.0 + 2.0 * share * (1.0 - share))  # 1 - share: the magnitude's

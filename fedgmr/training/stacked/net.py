@@ -50,6 +50,7 @@ class StackedNet:
         self.precision = "tf32" if work.execution.tf32 else "ieee"
         self.order, self.inverse = plan.order.to(device), plan.inverse.to(device)
         self.row = len(plan.order)
+        self.ranked = (plan.prunable | ~torch.tensor(stacking.prunable)).to(device, torch.uint8)  # have a threshold
         self.weights = torch.zeros((most, self.row), device=device)
         self.levels = torch.zeros((most, self.row), dtype=torch.uint8, device=device)
         self.alive = torch.zeros_like(self.weights) if stacking.mode == "level" else self.weights  # what products read
@@ -91,8 +92,8 @@ class StackedNet:
             self.thetas[:count].fill_(torch.inf)
             self.fallen[:count].zero_()
         kernels.lay_out[grid](
-            self.table, self.order, self.weights, self.levels, self.velocities, self.thetas.view(torch.int32), self.row,
-            len(Column), _SIZE, self.stacking.mode, self.sgd.momentum,
+            self.table, self.order, self.ranked, self.weights, self.levels, self.velocities,
+            self.thetas.view(torch.int32), self.row, len(Column), _SIZE, self.stacking.mode, self.sgd.momentum,
         )  # fmt: skip
         self.losses[:count].zero_()
         self.damaged[:count].zero_()

@@ -77,6 +77,7 @@ class StackPlan:
     layers: tuple[Conv | Linear, ...]
     order: Tensor  # int32 [row]: coordinates, -1 between tensors
     size: int  # of the model's vector
+    prunable: Tensor  # bool [row]
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, shape: torch.Size, batch: int) -> "StackPlan | None":
@@ -108,6 +109,9 @@ class _Planner:
             place.name: torch.arange(place.start, place.stop).view(place.shape) for place in layout.parameters
         }
         self.size = layout.size
+        self.prunable = torch.zeros(layout.size + 1, dtype=torch.bool)  # the last: between tensors
+        for place in layout.prunable:
+            self.prunable[place.start : place.stop] = True
         self.layers: list[Conv | Linear] = []
         self.parts: list[Tensor] = []
         self.length = 0
@@ -142,7 +146,10 @@ class _Planner:
         done = bool(self.layers) and isinstance(self.layers[-1], Linear) and not self.layers[-1].relu
         if not done or sum(int((part >= 0).sum()) for part in self.parts) != self.size:
             return None
-        return StackPlan(layers=tuple(self.layers), order=torch.cat(self.parts).to(torch.int32), size=self.size)
+        order = torch.cat(self.parts)
+        return StackPlan(
+            layers=tuple(self.layers), order=order.to(torch.int32), size=self.size, prunable=self.prunable[order]
+        )
 
     def _conv(self, name: str, layer: nn.Conv2d, pixels: tuple[int, ...], *, pool: bool) -> tuple[int, ...] | None:
         weight, bias = (self.coordinates.get(f"{name}.{part}") for part in ("weight", "bias"))
