@@ -85,6 +85,12 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
+def digest_file(path: Path) -> str:
+    """Return a checksum of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)).hexdigest()
+
+
 def last_row(path: Path, **fields: object) -> dict[str, Any] | None:
     """The last complete line of a JSONL file with these values of its fields; None where there is none.
 

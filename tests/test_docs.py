@@ -174,7 +174,7 @@ def test_run_directory_document_has_every_field() -> None:
     metrics, summary = (re.split(r"^## ", text, flags=re.MULTILINE)[part] for part in (1, 2))
     fields = [re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) for section in (metrics, summary)]
     assert fields[0] == [*result.history.columns, "metrics", "validation", "views"]  # where there are any
-    assert fields[1].pop() == "digest"  # of the file
+    assert [fields[1].pop(), fields[1].pop()] == ["digest", "models"]  # of the files
     assert [field for field in fields[1] if field != "problem"] == list(result.summary)
     assert all(f"`{name}`" in summary for name in result.summary["versions"])
 

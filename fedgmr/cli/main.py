@@ -1,20 +1,26 @@
 """The command line: assembles the verbs, runs one of them, and turns errors into sentences and exit codes.
 
 Exit codes: 0 done, 1 a run of several was lost, 2 bad input (one sentence, no traceback), 3 a client's training
-diverged, 4 a deployed run accepted no update, 130 interrupted. Each file beside this one holds a group of verbs with
-their arguments.
+diverged, 4 a deployed run accepted no update, 130 interrupted (Ctrl-C, SIGTERM, SIGHUP), 141 nobody reads the output.
+Each file beside this one holds a group of verbs with their arguments.
 """
 
 import argparse
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fedgmr.cli import catalogue, deploy, paper, runs, sweeps
 from fedgmr.exchange import Diverged
+from fedgmr.experiments.allocation import memory_shortage
 from fedgmr.settings.trust import trust_packages
+
+_LATER = "`fedgmr resume RUN` goes on from the last checkpoint."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,17 +29,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.path.append(os.getcwd())  # a user's own task or method lies where the command is called
     given = _parsed(arguments)
     trust_packages(given.trust or ())
+    with _polite_ends():
+        try:
+            done = int(given.call(given) or 0)
+            sys.stdout.flush()
+            return done
+        except (Exception, KeyboardInterrupt) as error:
+            sentence, code = _explained(error)
+            if code is None:  # a defect of the program
+                raise
+            if sentence:
+                print(f"fedgmr: {' '.join(sentence.split())}", file=sys.stderr)
+            return code
+
+
+def _explained(error: BaseException) -> tuple[str, int | None]:
+    """A sentence for people, and the exit code; None where the error is nobody's fault but the program's."""
+    if isinstance(error, Diverged):
+        return str(error), 3
+    if isinstance(error, BrokenPipeError):  # `fedgmr list | head`: without a word, as other commands end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it ends
+        return "", 141
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}.", 2
+    if isinstance(error, ValueError | OSError):
+        return str(error), 2
+    if (shortage := memory_shortage(error)) is not None:
+        return f"out of memory ({shortage}); {_LATER}", 2
+    return f"interrupted; {_LATER}", 130 if isinstance(error, KeyboardInterrupt) else None
+
+
+@contextmanager
+def _polite_ends() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does; where they are ignored (nohup) they stay so."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        polite = (signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.getsignal(number) for number in polite}
+        before = {number: handler for number, handler in before.items() if handler is signal.SIG_DFL}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
     try:
-        return int(given.call(given) or 0)
-    except Diverged as error:
-        print(f"fedgmr: {error}", file=sys.stderr)
-        return 3
-    except (ValueError, OSError) as error:
-        print(f"fedgmr: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("fedgmr: interrupted; `fedgmr resume RUN` goes on from the last checkpoint.", file=sys.stderr)
-        return 130
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -10,10 +10,11 @@ from fedgmr.cli.arguments import RecipeWords
 from fedgmr.experiments.checkpoint import save_model
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
-from fedgmr.experiments.seal import verify_run
+from fedgmr.experiments.seal import check_models, verify_run
 from fedgmr.experiments.views import Views
-from fedgmr.files import RECIPE, VIEWS
+from fedgmr.files import RECIPE, SUMMARY, VIEWS
 from fedgmr.reporting.display import Display
+from fedgmr.reporting.records import read_summary
 from fedgmr.reporting.report import write_report
 from fedgmr.settings.refusals import SettingError
 
@@ -71,6 +72,7 @@ def _resume(given: argparse.Namespace) -> None:
 
 def _export(given: argparse.Namespace) -> None:
     directory = Path(given.run)
+    check_models(directory, read_summary(directory / SUMMARY))
     views = Views.read(directory / VIEWS)
     if given.view is None:
         print("\n".join(views.names))

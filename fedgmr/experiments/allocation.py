@@ -1,8 +1,8 @@
-"""Memory of a run: freed memory is soon taken again, so on Linux the process keeps it while the run lasts.
+"""Memory of a run: kept while it lasts, and how it is noticed that there is none left.
 
 The C library gives large blocks back to the system at once and takes them anew, page by page, each filled with zeros:
-for vectors the size of a model that costs several times what is done with them. Nothing happens where the C library
-is not glibc.
+for vectors the size of a model that costs several times what is done with them. So on Linux the process keeps freed
+memory, which is soon taken again. Nothing happens where the C library is not glibc.
 """
 
 import ctypes
@@ -10,10 +10,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 # mallopt(3)
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
 _MOST = 2**31 - 1
 _ARENAS_PER_CORE = 8  # as glibc has it
+_CPU_SIGN = "DefaultCPUAllocator: can't allocate memory: "  # PyTorch has no type for it
 _USUAL = {_MMAP_THRESHOLD: 32 * 2**20, _TRIM_THRESHOLD: 64 * 2**20}  # where glibc's own adjustment ends
 
 
@@ -36,6 +39,14 @@ def reused_memory() -> Iterator[None]:
         for parameter, value in _USUAL.items():
             library.mallopt(parameter, value)
         library.malloc_trim(0)
+
+
+def memory_shortage(error: BaseException) -> str | None:
+    """What an error says of memory that the host or a device does not have; None where it is about something else."""
+    words = (str(error).splitlines() or ["an allocation failed"])[0]
+    if _CPU_SIGN in words:
+        return words.partition(_CPU_SIGN)[2]
+    return words if isinstance(error, MemoryError | torch.OutOfMemoryError) else None
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -21,7 +21,7 @@ from fedgmr.experiments.rundir import create_run, locked, provenance, write_summ
 from fedgmr.experiments.seal import checkpoint_seal, recipe_digest
 from fedgmr.experiments.views import MERGED, Views, best_view, compared, view_of, views_due
 from fedgmr.federation import federate
-from fedgmr.files import MODEL, VIEWS
+from fedgmr.files import MODEL, VIEWS, digest_file
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.recorder import History, Recorder
 from fedgmr.training.evaluation.evaluator import Measurement
@@ -62,15 +62,18 @@ class Result:
             for row in self.history:
                 recorder.record(dict(row))
             recorder.close()
-            _save_models(directory, self)
-            write_summary(directory, self.summary | {"recipe_digest": recipe_digest(directory)})
+            models = _save_models(directory, self)
+            write_summary(directory, self.summary | {"recipe_digest": recipe_digest(directory), "models": models})
         return directory
 
 
-def _save_models(directory: Path, result: Result) -> None:
+def _save_models(directory: Path, result: Result) -> dict[str, str]:
+    """Write the final models; returns the checksums of the files by name."""
     save_model(directory / MODEL, result.model)
-    if len(result.views.states) > 1:
+    several = len(result.views.states) > 1
+    if several:
         result.views.save(directory / VIEWS)
+    return {name: digest_file(directory / name) for name in (MODEL, *([VIEWS] if several else []))}
 
 
 class RunInProgress:
@@ -133,9 +136,9 @@ class RunInProgress:
             summary=summary,
         )
         if self.directory is not None:
-            _save_models(self.directory, result)
+            models = _save_models(self.directory, result)
             # Last, because a finished summary says that everything else is there.
-            write_summary(self.directory, result.summary)
+            write_summary(self.directory, result.summary | {"models": models})
         return result
 
     def _emptiness(self) -> dict[str, str]:

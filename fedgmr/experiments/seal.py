@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fedgmr.experiments.checkpoint import checkpoints_of, read_checkpoint
-from fedgmr.files import METRICS, RECIPE, SUMMARY, digest
+from fedgmr.files import METRICS, RECIPE, SUMMARY, digest, digest_file
 from fedgmr.reporting.recorder import Recorder, digest_rows, read_rows
 from fedgmr.reporting.records import Run, read_run
 from fedgmr.settings.refusals import SettingError
@@ -95,6 +95,20 @@ def read_sealed_run(directory: Path) -> Run:
     return run
 
 
+def check_models(directory: Path, summary: Mapping[str, Any]) -> list[str]:
+    """Refuse final models that are not those of the summary; returns the names of files that are gone."""
+    gone = []
+    for name, sum_of_bytes in summary.get("models", {}).items():
+        path = directory / Path(name).name
+        if not path.is_file():
+            gone.append(path.name)
+        elif digest_file(path) != sum_of_bytes:
+            raise SettingError(
+                f"{path} is not the file that {SUMMARY} beside it was written for: restore it, or run the recipe anew."
+            )
+    return gone
+
+
 def verify_run(directory: Path) -> str:
     """Check all files of a run against each other; returns what was found in a few words, ValueError on a mismatch."""
     files = checkpoints_of(directory)
@@ -105,5 +119,7 @@ def verify_run(directory: Path) -> str:
         return "not begun"
     run = read_sealed_run(directory)
     held = [f"{len(run.history.seconds)} rows", *([f"{len(files)} checkpoints"] if files else [])]
-    unsealed = run.summary and "recipe_digest" not in run.summary
-    return f"{run.status}, {', '.join(held)}{', without digests' if unsealed else ''}"
+    without = check_models(directory, run.summary)
+    if run.summary and "recipe_digest" not in run.summary:
+        without.append("digests")
+    return f"{run.status}, {', '.join([*held, *(f'without {name}' for name in without)])}"

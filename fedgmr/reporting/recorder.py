@@ -8,6 +8,7 @@ digest of the rows before them.
 import contextlib
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -65,6 +66,14 @@ class Recorder:
                 f"{self._path} has {len(lines)} rows, the checkpoint {rows}: the file was cut; start the run again."
             )
         self.rows = read_rows(self._path, rows) if rows else []
+        for number, row in enumerate(
+            self.rows, start=1
+        ):  # no digest covers it, and the run's own clock goes on from it
+            wall = row.get(HOST_CLOCK)
+            if not isinstance(wall, int | float) or not 0 <= wall < math.inf:
+                raise ValueError(
+                    f"{self._path} line {number}: {HOST_CLOCK!r} is {wall!r}, not seconds: restore the file."
+                )
         write_atomic(self._path, "".join(lines))
         self._digest = _RowsDigest()
         for row in self.rows:

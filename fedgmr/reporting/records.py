@@ -22,7 +22,7 @@ _INTEGER_COLUMNS = ("tick", "level", "updates", "bytes_down", "bytes_up", "bytes
 _FLOAT_COLUMNS = ("seconds", "accuracy", "loss", "density", "staleness", "wall")
 _PER_CLIENT = ("density", "level", "staleness", "updates", "bytes_down", "bytes_up")
 _NUMBERS = ("seconds", "ticks", "final_accuracy", "final_loss", "validation_accuracy", "wall_seconds", "rows")
-_MAPPINGS = ("views", "versions", "refused")
+_MAPPINGS = ("views", "versions", "refused", "models")
 _DIGESTS = frozenset({"digest", "recipe_digest", "rows_digest"})  # of which earlier releases wrote none
 
 

@@ -152,6 +152,31 @@ def test_changed_rows(runs: Path, name: str, change: Callable[[str], str], capsy
             write_report(runs / name)
 
 
+@pytest.mark.parametrize("wall", ["a", None, -1, 1e400, []])
+def test_a_host_clock_that_is_none(runs: Path, wall: Any) -> None:
+    metrics = runs / "begun" / "metrics.jsonl"
+    first, *rest = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join([json.dumps({**json.loads(first), "wall": wall}) + "\n", *rest]))
+    with pytest.raises(ValueError, match=r"metrics.jsonl line 1: 'wall' is .*, not seconds"):
+        resume_run(runs / "begun")
+    assert len(metrics.read_text().splitlines()) == 1 + len(rest)
+
+
+def test_a_changed_model_is_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = runs / "finished"
+    assert set(json.loads((run / "summary.json").read_text())["models"]) == {"model.safetensors", "views.safetensors"}
+    views = run / "views.safetensors"
+    whole = views.read_bytes()
+    views.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert main(["export", str(run), "merged"]) == 2
+    assert f"{views} is not the file that summary.json" in capsys.readouterr().err
+    assert main(["verify", str(run)]) == 2
+    views.unlink()
+    assert verify_run(run) == "finished, 4 rows, 2 checkpoints, without views.safetensors"
+    views.write_bytes(whole)
+    assert verify_run(run) == "finished, 4 rows, 2 checkpoints"
+
+
 def test_a_store_does_not_count_a_run_that_lies(runs: Path) -> None:
     recipe, found = small("fedgmr", "seed=7"), runs / "finished"
     assert find_finished([small()], [found]) == {recipe_key(small()): found}

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from fedgmr.experiments.allocation import memory_shortage
 from fedgmr.experiments.progress import Watcher
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.work import Outcome, Reporter, SweepWatcher, perform_run
@@ -218,10 +219,10 @@ def _settle(threads: int) -> None:
 def _outcome(data: Mapping[str, Any], directory: Path, reporter: Reporter) -> Outcome:
     try:
         return perform_run(recipe_from(data), directory, reporter)
-    except (MemoryError, torch.cuda.OutOfMemoryError) as error:
-        # Several runs may share a device: end, so that this one's memory is free when it is taken up again.
-        raise SystemExit(f"{directory.name}: {error}") from error
-    except Exception:
+    except Exception as error:
+        if memory_shortage(error) is not None:
+            # Several runs may share a device: end, so that this one's memory is free when it is taken up again.
+            raise SystemExit(f"{directory.name}: {error}") from error
         return Outcome(status="failed", problem=traceback.format_exc())
 
 
