@@ -68,8 +68,9 @@ def run_recipe(
     recipe: Recipe, output: Path | None, watcher: Watcher | None = None, *, task: Task | None = None
 ) -> Result:
     """Run a recipe from the beginning; `task` in place of the one that the recipe names."""
-    task = task or make_task(recipe)
-    return run_assembly(assemble(resolve(recipe, task), task), output, watcher)
+    with recipe.execution.own_threads():
+        task = task or make_task(recipe)
+        return run_assembly(assemble(resolve(recipe, task), task), output, watcher)
 
 
 def resume_run(directory: Path, watcher: Watcher | None = None, *, trust: Iterable[str] = ()) -> Result:
@@ -78,7 +79,7 @@ def resume_run(directory: Path, watcher: Watcher | None = None, *, trust: Iterab
     `trust` names packages or import paths that its recipe may import, beside those of FEDGMR_TRUST.
     """
     recipe = open_run(directory, trust)
-    with locked(directory):
+    with locked(directory), recipe.execution.own_threads():
         task = make_task(recipe)
         return run_assembly(assemble(resolve(recipe, task), task), directory, watcher, resume=True)
 

@@ -79,7 +79,7 @@ def warn_of_threads(directory: Path, state: Mapping[str, Any]) -> None:
     if before not in (None, now) and on_cpu:
         warnings.warn(
             f"The run in {directory} was computed with {before} threads and goes on with {now}, so its results may "
-            f"differ from those of an uninterrupted run: set OMP_NUM_THREADS={before} to keep them.",
+            f"differ from those of an uninterrupted run: set execution.threads to {before} in its recipe to keep them.",
             stacklevel=2,
         )
 

@@ -36,8 +36,9 @@ class Link:
 
     def __post_init__(self) -> None:
         for name in ("down", "up"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: give a rate above 0, in MiB/s.")
+            rate = getattr(self, name)
+            if not isinstance(rate, int | float) or not rate > 0:
+                raise ValueError(f"{name} is {rate!r}: give a rate above 0, in MiB/s.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,8 @@ class LocalTraining:
         wanted = self.work.execution.executor
         if wanted == "auto":
             wanted = self._on_gpu() if self.work.device.type == "cuda" else self._on_cpu()
-        execution = replace(self.work.execution, executor=wanted, sparse=self._sparse_density())
+        threads = torch.get_num_threads() if self.work.device.type == "cpu" else self.work.execution.threads
+        execution = replace(self.work.execution, executor=wanted, sparse=self._sparse_density(), threads=threads)
         settled = replace(self, work=replace(self.work, execution=execution))
         if wanted == "sequential":
             return execution, settled.sequential(natural=True)

@@ -53,6 +53,25 @@ class ExecutionSettings:
         default=1_000_000, metadata={"at_least": 1, "help": "weights from which on a linear layer is large"}
     )
 
+    threads: int | None = field(
+        default=None,
+        metadata={
+            "at_least": 1,
+            "help": "CPU: threads of an operation, or of the tasks with the executor threaded; none: as many as "
+            "PyTorch takes (OMP_NUM_THREADS), written down when the run begins, because sums are rounded by it",
+        },
+    )
+
+    @contextmanager
+    def own_threads(self) -> Iterator[None]:
+        """Compute with this number of threads within the block, where there is one; a setting of the whole process."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads or before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
     @contextmanager
     def number_formats(self, device: torch.device, *, training: bool) -> Iterator[None]:
         """Use these formats, and algorithms that give the same bits every time, within the block.

@@ -1,6 +1,7 @@
 """What can be known before the work is said before it, from the command line and from Python alike."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -21,7 +22,9 @@ from fedgmr.experiments.run import run_recipe
 LINK: dict[str, Any] = {"down": 20, "up": 5}
 
 
-@pytest.mark.parametrize("rates", [{"down": 0, "up": 1}, {"down": 1, "up": -2.0}, {"down": float("nan"), "up": 1}])
+@pytest.mark.parametrize(
+    "rates", [{"down": 0, "up": 1}, {"down": 1, "up": -2.0}, {"down": math.nan, "up": 1}, {"down": "a", "up": 1}]
+)
 def test_links_have_rates(rates: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"(down|up) is .*: give a rate above 0"):
         Link(**rates)

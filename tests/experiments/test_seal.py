@@ -207,14 +207,36 @@ def test_runs_without_digests_are_read_and_resumed(runs: Path, monkeypatch: pyte
     assert verify_run(runs / "begun") == "finished, 4 rows, 2 checkpoints"
 
 
-def test_another_number_of_threads_is_told(runs: Path) -> None:
+def test_a_resume_keeps_the_number_of_threads(runs: Path) -> None:
     before = torch.get_num_threads()
+    assert read_mapping(runs / "begun" / "recipe.yaml")["execution"]["threads"] == before
     torch.set_num_threads(before + 1)
     try:
-        with pytest.warns(UserWarning, match=rf"with {before} threads and goes on with {before + 1}"):
+        with warnings.catch_warnings(action="error"):
+            resumed = resume_run(runs / "begun")
+        assert torch.get_num_threads() == before + 1, "of this process"
+    finally:
+        torch.set_num_threads(before)
+    assert resumed.summary["versions"]["threads"] == str(before)
+    assert left(runs / "begun") == left(runs / "finished")
+
+
+@pytest.mark.parametrize("setting", [3, None])
+def test_another_number_of_threads_is_told(runs: Path, setting: int | None) -> None:
+    before = torch.get_num_threads()
+    edit(runs / "begun" / "recipe.yaml", execution__threads=setting)
+    torch.set_num_threads(3)
+    try:
+        with pytest.warns(
+            UserWarning, match=rf"with {before} threads and goes on with 3.*execution.threads to {before}"
+        ):
             resume_run(runs / "begun")
     finally:
         torch.set_num_threads(before)
+
+
+def test_threads_do_not_name_a_run() -> None:
+    assert recipe_key(small("fedgmr", "execution.threads=3")) == recipe_key(small())
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "5", "[" * 100_000, '{"a": ' + "9" * 5000 + "}", "\x00", '{"a": 1'])
