@@ -1,7 +1,7 @@
 """Entries of dimensions that must be kept or dropped together, as classes that are joined while a model is followed.
 
 Every entry of every dimension of a parameter has a number. A class is known by its smallest number (union-find, for
-whole arrays at once), and class 0 is never sliced. Read next: `operations.py`, which joins them.
+whole arrays at once), and class 0 is never sliced. Read next: `rules.py`, which joins them.
 """
 
 import numpy as np

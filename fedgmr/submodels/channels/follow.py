@@ -1,7 +1,7 @@
 """Follows the channels of a model by one forward pass, and tries the result: a model of half the width must compute.
 
 Where it cannot, because the forward pass names a size that nothing here can change, the channels that the call meets
-keep their full width. Read next: `operations.py`, the rules of the pass; `plan.py`, what becomes of it.
+keep their full width. Read next: `operations.py`, how the pass is followed; `plan.py`, what becomes of it.
 """
 
 import copy
@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fedgmr.submodels.channels.calls import Call, Checking, Recording, one_call
 from fedgmr.submodels.channels.classes import Dims
+from fedgmr.submodels.channels.notes import Notes
 from fedgmr.submodels.channels.operations import Following
 from fedgmr.submodels.channels.plan import ChannelPlan, Findings, Seen
 from fedgmr.submodels.channels.slicing import LAST_NORMS, NORMS, slice_module
@@ -68,65 +69,65 @@ def _failed_call(model: nn.Module, plan: ChannelPlan, calls: Sequence[Call], inp
 def _perform(model: nn.Module, inputs: Any) -> Findings:
     """One forward pass of a model that nobody else uses."""
     parameters = dict(model.named_parameters())
-    follow = Following(stored := parameters | dict(model.named_buffers()))
+    notes = Notes(stored := parameters | dict(model.named_buffers()))
     norms: dict[str, Dims] = {}
     calls: list[Seen] = []
 
     def note(name: str, took: list[Tensor], gave: list[Tensor]) -> None:
-        calls.append((name, follow.layer, [follow.dims(t) for t in took], [follow.dims(t) for t in gave]))
+        calls.append((name, notes.layer, [notes.dims(t) for t in took], [notes.dims(t) for t in gave]))
 
     for path, module in model.named_modules():
-        module.register_forward_pre_hook(partial(_enter, follow, norms, path))
-        module.register_forward_hook(partial(_leave, follow))
+        module.register_forward_pre_hook(partial(_enter, notes, norms, path))
+        module.register_forward_hook(partial(_leave, notes))
         if isinstance(module, nn.MultiheadAttention):
             module.forward = partial(one_call, module.forward)  # type: ignore[method-assign]
     for leaf in tree_leaves(inputs):
         if isinstance(leaf, Tensor):
-            follow.set(leaf, tuple(np.zeros(size, dtype=np.int64) for size in leaf.shape))
-    with _plain_operations(), follow, Recording(note):
-        outputs = [follow.dims(leaf) for leaf in tree_leaves(model(inputs)) if isinstance(leaf, Tensor)]
+            notes.set(leaf, tuple(np.zeros(size, dtype=np.int64) for size in leaf.shape))
+    with _plain_operations(), Following(notes), Recording(note):
+        outputs = [notes.dims(leaf) for leaf in tree_leaves(model(inputs)) if isinstance(leaf, Tensor)]
     for module in model.modules():  # the layers and directions of a recurrent module have one size
         if isinstance(module, nn.RNNBase):
-            hidden = [follow.dims(p)[1] for name, p in module.named_parameters() if name.startswith("weight_hh")]
+            hidden = [notes.dims(p)[1] for name, p in module.named_parameters() if name.startswith("weight_hh")]
             for other in hidden[1:]:
-                follow.classes.join(hidden[0], other)
-    tensors = {name: follow.dims(tensor) for name, tensor in stored.items()}
-    heads = _heads(follow, {name: tensors[name] for name in parameters}, outputs)
-    for entries in (*follow.looked_up, *(entries for dims in outputs for entries in dims)):
-        follow.classes.join(entries, 0)
+                notes.classes.join(hidden[0], other)
+    tensors = {name: notes.dims(tensor) for name, tensor in stored.items()}
+    heads = _heads(notes, {name: tensors[name] for name in parameters}, outputs)
+    for entries in (*notes.looked_up, *(entries for dims in outputs for entries in dims)):
+        notes.classes.join(entries, 0)
     return Findings(
-        classes=follow.classes,
+        classes=notes.classes,
         tensors=tensors,
         parameters=frozenset(parameters),
         norms=norms,
-        divided=follow.divided,
-        whole=follow.whole,
+        divided=notes.divided,
+        whole=notes.whole,
         heads=heads,
         calls=calls,
     )
 
 
-def _heads(follow: Following, parameters: dict[str, Dims], outputs: list[Dims]) -> dict[str, tuple[int, Tensor]]:
+def _heads(notes: Notes, parameters: dict[str, Dims], outputs: list[Dims]) -> dict[str, tuple[int, Tensor]]:
     """The parameters with a row for every output of the model."""
     heads = {}
-    number = {int(c): i for dims in outputs for e in dims for i, c in enumerate(follow.classes.find(e)) if c}
+    number = {int(c): i for dims in outputs for e in dims for i, c in enumerate(notes.classes.find(e)) if c}
     for name, dims in parameters.items():
         for dim, entries in enumerate(dims):
-            rows = [number.get(int(found), -1) for found in follow.classes.find(entries)]
+            rows = [number.get(int(found), -1) for found in notes.classes.find(entries)]
             if -1 not in rows:
                 heads[name] = dim, torch.tensor(rows)
     return heads
 
 
-def _enter(follow: Following, norms: dict[str, Dims], path: str, module: nn.Module, args: Any) -> None:
-    follow.layers.append(path)
+def _enter(notes: Notes, norms: dict[str, Dims], path: str, module: nn.Module, args: Any) -> None:
+    notes.layers.append(path)
     if isinstance(module, NORMS):
-        dims = follow.dims(args[0])
+        dims = notes.dims(args[0])
         norms[path] = dims[-len(module.normalized_shape) :] if isinstance(module, LAST_NORMS) else dims[1:2]
 
 
-def _leave(follow: Following, *_: Any) -> None:
-    follow.layers.pop()
+def _leave(notes: Notes, *_: Any) -> None:
+    notes.layers.pop()
 
 
 @contextmanager

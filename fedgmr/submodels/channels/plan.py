@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedgmr.submodels.channels.calls import Axes, Call
 from fedgmr.submodels.channels.classes import Classes, Dims, Entries
-from fedgmr.submodels.channels.operations import Whole
+from fedgmr.submodels.channels.notes import Whole
 
 Seen = tuple[str, str, Sequence[Dims], Sequence[Dims]]  # a call: name, layer, the entries of what it took and gave
 
