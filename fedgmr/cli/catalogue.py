@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
-from fedgmr.experiments.assembly import make_task, resolve
+from fedgmr.experiments.assembly import make_server, make_task, resolve
 from fedgmr.experiments.inspection import METHODS as METHODS_INSPECTED
 from fedgmr.experiments.inspection import inspect as inspect_model
+from fedgmr.experiments.inspection import width_remarks
 from fedgmr.fleets.presets import CLASSES, COMPOSITIONS
 from fedgmr.methods import BUILT_IN as METHODS
 from fedgmr.recipe import recipe_schema, shipped_recipes
@@ -73,8 +74,13 @@ def _data(given: argparse.Namespace) -> None:
 
 def _show(given: argparse.Namespace) -> None:
     recipe = RecipeWords.read(given.recipe).load()
-    data = plain(resolve(recipe, make_task(recipe)))
-    print(json.dumps(data, indent=2) if given.json else dump(data), end="\n" if given.json else "")
+    task = make_task(recipe)
+    recipe = resolve(recipe, task)
+    if given.json:
+        print(json.dumps(plain(recipe), indent=2))
+        return
+    remarks = width_remarks(recipe.method, make_server(recipe, task)[0]) if recipe.method.by_width else ""
+    print(dump(plain(recipe)) + remarks, end="")
 
 
 def _inspect(given: argparse.Namespace) -> None:

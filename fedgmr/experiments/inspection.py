@@ -10,6 +10,7 @@ from fedgmr.experiments.time_model import make_sizes
 from fedgmr.fleets.network import NetworkSettings
 from fedgmr.methods import Method, named_method
 from fedgmr.reporting.quantities import align_table, format_bytes, format_percent
+from fedgmr.server import Server
 from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout
@@ -101,6 +102,23 @@ def inspect(
         methods=levels,
         refused=refused,
     )
+
+
+def width_remarks(method: Method, server: Server) -> str:
+    """Comments for a resolved recipe: the widths that its densities come to, and what is not cut as they say."""
+    plan, layout = server.plan, server.layout
+    if plan is None or not method.by_width:
+        return ""
+    widths = widths_for(plan, layout, method.levels_in_ladder, method.widths)
+    pairs = zip(widths, server.levels.sizes, strict=True)
+    kept = ", ".join(f"{width:.3f} ({format_percent(size / layout.size)})" for width, size in pairs)
+    multiples = sorted({group.multiple for group in plan.groups} - {1})
+    lines = [
+        f"Widths, and their shares of all coordinates: {kept}.",
+        *(f"A group norm: channels are kept in whole multiples of {multiple}." for multiple in multiples),
+        *(f"Full width at every density: {sentence}." for sentence in plan.whole),
+    ]
+    return "".join(f"# {line}\n" for line in lines)
 
 
 def _levels(method: Method, at: RankingInputs, plan: ChannelPlan, network: NetworkSettings) -> tuple[LevelSize, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedgmr.experiments.assembly import Assembly, assemble, make_task, resolve
 from fedgmr.experiments.checkpoint import load_checkpoint
+from fedgmr.experiments.inspection import width_remarks
 from fedgmr.experiments.progress import Result, RunInProgress, Watcher
 from fedgmr.experiments.rundir import create_run, locked, open_run
 from fedgmr.experiments.seal import check_checkpoint, warn_of_threads
@@ -100,7 +101,7 @@ def run_assembly(
     if directory is None:
         return RunInProgress(assembly, Recorder(), None, watcher).finish(resumed=False)
     with locked(directory):
-        create_run(directory, assembly.recipe)
+        create_run(directory, assembly.recipe, width_remarks(assembly.recipe.method, assembly.server))
         return RunInProgress(assembly, Recorder(directory), directory, watcher).finish(resumed=False)
 
 

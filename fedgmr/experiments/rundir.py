@@ -61,14 +61,17 @@ def locked(directory: Path) -> Iterator[None]:
         os.close(file)
 
 
-def create_run(directory: Path, recipe: Recipe) -> None:
-    """Make a new run directory with its resolved recipe; never touches one that holds a run. The caller locks it."""
+def create_run(directory: Path, recipe: Recipe, remarks: str = "") -> None:
+    """Make a new run directory with its resolved recipe; never touches one that holds a run. The caller locks it.
+
+    `remarks` are comments below the recipe.
+    """
     if (directory / RECIPE).exists():
         raise SettingError(
             f"output is {str(directory)!r}, which holds a run already: resume it or give another directory."
         )
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomic(directory / RECIPE, dump(plain(recipe)))
+    write_atomic(directory / RECIPE, dump(plain(recipe)) + remarks)
 
 
 def read_recipe(directory: Path, trust: Iterable[str] = ()) -> Recipe:
