@@ -29,7 +29,7 @@ from fedgmr.training.submodel.flat_module import FlatModule
 from fedgmr.training.submodel.sliced_cut import SlicedCutter
 from fedgmr.training.submodel.workspace import SubModel, Workspace
 from fedgmr.training.thresholds import Dropping
-from fedgmr.training.work import LocalWork
+from fedgmr.training.work import LocalWork, class_dim
 
 SEED = 5
 CPU = torch.device("cpu")
@@ -701,3 +701,30 @@ def test_validation_inputs_are_prepared() -> None:
     task = norm_task(prepare=lambda x: x / 10)
     made = Evaluator(task, task.layout(), norm="rebuilt", validation=VALIDATION)
     assert made.test(MODEL, INITIAL).loss == pytest.approx(1 + 2 * (1.75 - 0.5) / math.sqrt(0.56 / 3 + 1e-5), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "dim"),
+    [
+        ((8, 4), (8,), 1),
+        ((8, 6, 50), (8, 6), 2),  # a word at every place
+        ((8, 50, 6), (8, 6), 1),  # the same as cross_entropy has it
+        ((8, 4, 5, 5), (8, 5, 5), 1),  # a class for every pixel
+        ((8, 6, 6), (8, 6), 2),  # both fit: the last
+        ((8, 4), (8, 4), 1),  # several labels at once
+    ],
+)
+def test_the_dimension_of_the_classes(outputs: tuple[int, ...], targets: tuple[int, ...], dim: int) -> None:
+    assert class_dim(torch.zeros(outputs), torch.zeros(targets)) == dim
+
+
+def test_absent_classes_of_pixels_are_masked() -> None:
+    """Two samples of 2 x 1 pixels, three classes, of which the client has 0 and 2: the logits of class 1 become 0."""
+    targets = torch.tensor([[[0], [2]], [[2], [0]]])
+    samples = (torch.zeros(2, 1), targets)
+    task = Task(name="t", model=lambda: nn.Linear(1, 1), train=samples, test=samples, loss=lambda out, _: out.sum())
+    order = SampleOrder([np.arange(2)], seed=0, batch_size=2)
+    local = LocalWork(task=task, order=order, rule=WidthSGD(), steps=1, seed=0)
+    outputs = torch.arange(12.0).view(2, 3, 2, 1)
+    # 66 in all, without 2 + 3 and 8 + 9.
+    assert float(local.loss_of(0)(outputs, targets)) == 66 - 22
