@@ -68,6 +68,10 @@ class Fleet(Protocol):
         """Tasks that came to nothing, by reason, and updates that were shortened ("clipped")."""
 
     @property
+    def took(self) -> Mapping[int, float]:
+        """Seconds of each client's last task by a real clock; a simulation tells none."""
+
+    @property
     def memories(self) -> dict[int, Tensor]:
         """What clients remember from task to task, by client, where the fleet keeps it for them; for a checkpoint."""
 

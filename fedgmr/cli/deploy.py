@@ -97,6 +97,8 @@ def _watched(directory: Path, recipe: Recipe, perform: Callable[[RunRow], dict[s
         print(f"fedgmr: {summary['problem']}", file=sys.stderr)
         return _CODES[summary["status"]]
     finish_run(directory, summary)
+    if advice := summary.get("advice"):
+        _notify(advice)
     return 0
 
 

@@ -17,6 +17,7 @@ from fedgmr.exchange import Diverged
 from fedgmr.experiments.allocation import reused_memory
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.experiments.checkpoint import save_checkpoint, save_model
+from fedgmr.experiments.period import advise, period_needed
 from fedgmr.experiments.rundir import create_run, locked, provenance, write_summary
 from fedgmr.experiments.seal import checkpoint_seal, recipe_digest
 from fedgmr.experiments.views import MERGED, Views, best_view, compared, view_of, views_due
@@ -26,6 +27,7 @@ from fedgmr.recipe import Recipe
 from fedgmr.reporting.recorder import History, Recorder
 from fedgmr.training.evaluation.evaluator import Measurement
 
+_FIRST_TICKS = 3
 Scores = dict[str, tuple[Measurement, Measurement | None]]  # by view: on the test set, and on validation samples
 
 
@@ -90,6 +92,7 @@ class RunInProgress:
         self.grid = self._grid(last["seconds"])
         self.unscored: tuple[dict[str, Any], Scores] | None = None  # the newest row, while a GPU measures
         self.saved = time.perf_counter()  # the last checkpoint, or the start
+        self.advised = False  # of the period
 
     def finish(self, *, resumed: bool) -> Result:
         """Run to the time budget; what was recorded stays whatever happens."""
@@ -128,6 +131,7 @@ class RunInProgress:
         evaluator = self.assembly.evaluator
         validated = None if server.validate is None else evaluator.validate(*view_of(server, MERGED)).accuracy
         views, summary = Views.of(server, evaluator), self._summary("finished", validated) | self._emptiness()
+        summary |= self._advice()
         result = Result(
             recipe=recipe,
             history=History(self.recorder.rows),
@@ -140,6 +144,19 @@ class RunInProgress:
             # Last, because a finished summary says that everything else is there.
             write_summary(self.directory, result.summary | {"models": models})
         return result
+
+    def _advise(self) -> None:
+        """Warn once, and not of the first tasks, of a fleet that cannot keep its period."""
+        server, fleet = self.assembly.server, self.assembly.fleet
+        if not self.advised and server.tick > _FIRST_TICKS and (text := advise(server, fleet)):
+            self.advised = True
+            warnings.warn(text, stacklevel=2)
+
+    def _advice(self) -> dict[str, Any]:
+        """What the summary says of a fleet that does not keep its period to the end."""
+        server, fleet = self.assembly.server, self.assembly.fleet
+        needed = period_needed(server, fleet)
+        return {} if needed is None else {"period_needed": needed, "advice": advise(server, fleet)}
 
     def _emptiness(self) -> dict[str, str]:
         """What the summary says of a deployed run whose nodes came to nothing; a simulated fleet does what is asked."""
@@ -164,6 +181,7 @@ class RunInProgress:
     def _after_tick(self) -> None:
         server, fleet, recipe = self.assembly.server, self.assembly.fleet, self.assembly.recipe
         self._complete(at_once=False)
+        self._advise()
         if self._grid(fleet.now) > self.grid:
             self.grid = self._grid(fleet.now)
             self._record(fleet.now)

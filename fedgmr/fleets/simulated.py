@@ -71,6 +71,7 @@ class SimulatedFleet:
         self.bytes_down = [0] * clients
         self.bytes_up = [0] * clients
         self.refused: Counter[str] = Counter()
+        self.took: dict[int, float] = {}  # by no real clock
         self.memories: dict[int, Tensor] = {}  # as of each client's last update that was collected
         self._tasks: dict[int, ClientTask] = {}
         self._news: list[News] = []

@@ -157,6 +157,8 @@ class Run:
             notices.append(f"This run diverged: its numbers describe a broken model. Shown up to {end}.")
         elif self.status != "finished":
             notices.append(f"This run ended with status “{self.status}”. Shown up to {end}.")
+        if self.summary.get("advice"):
+            notices.append(str(self.summary["advice"]))
         if self.summary.get("short"):
             notices.append("Short run: a shortened recipe, good for trying things out, not for conclusions.")
         if self.summary.get("decides_on_test"):

@@ -128,6 +128,17 @@ def test_a_run_goes_on_without_a_node_that_is_gone_for_good(recipe: Path, tmp_pa
     assert 60.0 < clock.now() - 1000.0 - 35.0 <= 63.0, "35 s of the run were left"
 
 
+def test_a_fleet_that_cannot_keep_its_period_is_told_so(recipe: Path, tmp_path: Path) -> None:
+    """Answers take 4 s and are looked for every quarter of a second; the period is 3 s: 1.1 x 4.25 s is under 5 s."""
+    words = "method.coordination.period=3"
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": words}
+    clock = VirtualClock()
+    with pytest.warns(UserWarning, match=r"its period of 3 s: the last task of 3 of 3 clients .*period=5 would do"):
+        directory, result = run(grid(tmp_path, clock), RUN, config, clock)
+    assert result.summary["period_needed"] == 5.0
+    assert read_run(directory).notices == [result.summary["advice"]]
+
+
 def test_a_run_without_a_checkpoint_begins_again(recipe: Path, tmp_path: Path) -> None:
     config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
     clock = VirtualClock()

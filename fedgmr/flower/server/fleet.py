@@ -95,6 +95,11 @@ class FlowerFleet:
         """Tasks dispatched and not yet collected."""
         return len(self.flights)
 
+    @property
+    def took(self) -> Mapping[int, float]:
+        """Seconds of each client's last task, from dispatch to arrival."""
+        return self.meter.took
+
     def begin(self) -> None:
         """Look for nodes and wait until enough clients are there; the run's time goes on from then.
 
