@@ -17,15 +17,19 @@ PYTEST ?=
 #: SOAK           further arguments for the soaks, such as "--minutes 10 --nodes 8"; `--help` lists them
 SOAK ?=
 
+#: FLWR           the Flower that `make test-flower` installs, separately from everything else
+FLWR ?= flwr==1.42.*
+
 #: TRITON         the Triton that `make test-kernels` installs, separately from everything else
 TRITON ?= triton==3.9.0
 
 BIN := $(VENV)/bin
 KERNELS := tests/training/test_fused.py tests/training/test_stacked.py tests/server/test_fused_sums.py tests/equivalence/test_graphed.py
+FLOWER := tests/flower tests/deploy tests/equivalence/test_flower_equals_simulated.py tests/e2e/test_deploy.py tests/e2e/test_deploy_faults.py tests/e2e/test_deploy_network.py
 METHODS := fedgmr,fedgmr_without_restoration,fedavg,fedasync
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-kernels soak soak-grid lint format clean
+.PHONY: help demo test test-slow test-flower test-kernels soak soak-grid lint format clean
 
 help: ## List targets and variables
 	@echo "Targets:"
@@ -39,8 +43,13 @@ demo: $(VENV)/demo.stamp ## Set up, then compare FedGMR with its ablation, FedAv
 test: lint ## Set up, then lint, type-check and run the tests that are not slow
 	$(BIN)/pytest -m "not slow" $(PYTEST)
 
-test-slow: $(VENV)/dev.stamp ## Run the slow tests (status 5 of pytest: there are none)
+test-slow: $(VENV)/dev.stamp ## Run the slow tests (status 5 of pytest: there are none), then test-flower
 	$(BIN)/pytest -m slow $(PYTEST) || test $$? -eq 5
+	$(MAKE) test-flower
+
+test-flower: $(VENV)/dev.stamp ## Run the tests of deployments, the slow ones too, with the other release of Flower
+	test -d $(VENV)/flwr || $(BIN)/python -m pip install --no-deps --target $(VENV)/flwr '$(FLWR)'
+	PYTHONPATH=$(abspath $(VENV)/flwr) $(BIN)/pytest $(FLOWER) $(PYTEST)
 
 test-kernels: $(VENV)/dev.stamp ## Run the tests of the GPU kernels in Triton's interpreter, without a GPU (minutes)
 	test -d $(VENV)/triton || $(BIN)/python -m pip install --no-deps --target $(VENV)/triton $(TRITON)

@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from e2e.command import spawn
+from e2e.doors import nginx
 from fedgmr.deploy.app import write_project
 from fedgmr.deploy.pace import pace_for_machines
 from fedgmr.deploy.processes import Program, Supervisor, marked_processes
@@ -205,19 +206,9 @@ def test_a_written_app_runs_with_plain_flower_and_refuses_strangers(tmp_path: Pa
 def test_the_written_proxy_lets_nodes_in_and_nobody_else(tmp_path: Path) -> None:
     site = Written(tmp_path)
     door = site.door
-    text = (site.app / "nginx.conf").read_text()
-    text = text.replace("8443", str(door)).replace("8000", str(site.port)).replace("/etc/fedgmr/tls", str(site.tls))
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    places = " ".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
-    start = f"daemon off; pid {tmp_path}/nginx.pid; error_log stderr; events {{}}"
-    server = f"{start} http {{ access_log off; {places}\n{text}\n}}\n"
-    (tmp_path / "whole.conf").write_text(server)
     with Supervisor(tmp_path, tmp_path, site.environment) as crew:
-        for name, command in (
-            ("superlink", site.command("flower-superlink")),
-            ("nginx", [str(shutil.which("nginx")), "-e", "stderr", "-c", str(tmp_path / "whole.conf")]),
-        ):
-            crew.start(Program(name=name, command=command, restart_delay=600.0))
+        crew.start(Program(name="superlink", command=site.command("flower-superlink"), restart_delay=600.0))
+        crew.start(nginx(tmp_path, door=door, port=site.port, tls=site.tls))
         wait_for(lambda: "Uvicorn running" in (tmp_path / "superlink.log").read_text(), 60)
         node = [word.replace(str(site.port), str(door)) for word in site.node(0)]
 

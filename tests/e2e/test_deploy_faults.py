@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from e2e.command import environment
 from e2e.observed import PERIOD, Observer, deploy
 from e2e.throttle import Throttle
 from fedgmr.deploy.processes import Program
@@ -68,7 +69,7 @@ def test_superlink_killed(tmp_path: Path) -> None:
 
 
 def test_a_node_at_a_tenth_of_a_megabyte_per_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     with Throttle(100_000) as slow:
 
         def nodes(site: Site, client: int) -> Program:
