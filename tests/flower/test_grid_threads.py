@@ -1,5 +1,6 @@
 """The threads themselves, in real time and with events instead of waiting."""
 
+import math
 import threading
 import time
 from collections.abc import Iterable
@@ -51,7 +52,11 @@ def request(number: int) -> Request:
     content = RecordDict({"settings": ConfigRecord({"number": number})})
     message = Message(content, dst_node_id=number, message_type="train")
     return Request(
-        message=message, read=lambda m: m.content["settings"]["number"], receive=lambda reply: None, poll=0.01
+        message=message,
+        read=lambda m: m.content["settings"]["number"],
+        receive=lambda reply: None,
+        poll=0.01,
+        expires=math.inf,
     )
 
 
@@ -94,6 +99,24 @@ def test_a_message_that_is_not_taken_is_told() -> None:
     assert reply.request.message.metadata.dst_node_id == 2
     assert isinstance(reply.outcome, Failed)
     assert reply.outcome.reason == "unsent"
+    threads.close()
+
+
+def test_a_message_that_expired_before_it_was_sent_holds_up_no_other() -> None:
+    grid, clock = Grid(), Clock()
+    inbox = clock.mailbox()
+    threads = GridThreads(grid, clock, inbox, look=1000.0)
+    threads.start()
+    threads.send([request(1), replace(request(2), expires=clock.now() - 1.0)])
+    reply = take(inbox, Reply)
+    assert reply.request.message.metadata.dst_node_id == 2
+    assert reply.outcome.reason == "unsent"
+    assert grid.pushes == [1], "only the other one was handed to the grid"
+    threads.send([replace(request(3), expires=clock.now() - 1.0)])
+    assert take(inbox, Reply).outcome.reason == "unsent"
+    assert grid.pushes == [1]
+    grid.released["1"].set()
+    assert take(inbox, Reply).outcome == 1
     threads.close()
 
 

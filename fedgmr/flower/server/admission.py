@@ -153,4 +153,5 @@ class Admission:
         patience: float,
     ) -> None:
         message = Message(content, dst_node_id=start[0], message_type=kind, ttl=patience)
-        self.threads.send([Request(message=message, read=read, receive=receive, poll=_POLL)])
+        expires = self.clock.now() + patience
+        self.threads.send([Request(message=message, read=read, receive=receive, poll=_POLL, expires=expires)])

@@ -312,4 +312,5 @@ class FlowerFleet:
             read=partial(Result.read, task=task, terms=self.terms),
             receive=partial(self._take_result, flight),
             poll=flight.poll,
+            expires=flight.deadline,
         )

@@ -30,6 +30,7 @@ class Request:
     read: Callable[[Message], Any]  # makes a value of the answer, or raises; called in a thread
     receive: Callable[["Reply"], Update | None]  # takes the reply; called by the loop; an update is handed on
     poll: float  # seconds between looks for the answer
+    expires: float  # the moment at which the SuperLink takes the message no longer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,22 +92,27 @@ class GridThreads:
 
     def _send(self) -> None:
         while requests := self._outbox.get(until=float("inf")):
-            ids = self._push([request.message for request in requests])
-            for request, message_id in zip(requests, [*ids, *[""] * (len(requests) - len(ids))], strict=True):
-                if message_id:
+            ids = self._push(requests)
+            for request in requests:
+                if message_id := ids.get(request):
                     self.clock.spawn(partial(self._pull, request, message_id))
                 else:
                     self._fail(request, Failed("unsent", "the SuperLink did not take the message"))
 
-    def _push(self, messages: Sequence[Message]) -> list[str]:
-        """The ids of messages that were sent; none where the SuperLink takes no message."""
+    def _push(self, requests: Sequence[Request]) -> dict[Request, str]:
+        """The ids of messages that were sent; none where the SuperLink takes no message.
+
+        One that has waited here until it expired would be refused with all others, and hold up those behind it.
+        """
         for _ in range(_TRIES):
+            fresh = [request for request in requests if self.clock.now() < request.expires]
             try:
-                return list(self.grid.push_messages(messages))
+                ids = self.grid.push_messages([request.message for request in fresh]) if fresh else []
+                return dict(zip(fresh, ids, strict=False))
             except Exception as error:
-                _log.warning("%d messages could not be sent: %s", len(messages), error)
+                _log.warning("%d messages could not be sent: %s", len(fresh), error)
             self.clock.sleep(_PAUSE)
-        return []
+        return {}
 
     def _pull(self, request: Request, message_id: str) -> None:
         failures = 0
