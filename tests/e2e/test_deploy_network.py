@@ -41,7 +41,7 @@ def test_a_peer_that_accepts_and_closes_for_ten_seconds(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
 def test_six_hundred_slow_connections(tmp_path: Path) -> None:
     """They come from another address, without a key, and hold out for a minute."""
-    (door,), crowds = free_ports(1), list[Crowd]()
+    door, crowds = free_ports(20)[-1], list[Crowd]()  # the first of them are the site's own
     (tmp_path / "door").mkdir()
     with Supervisor(tmp_path / "door", tmp_path / "door", {}) as crew:
 
