@@ -1,31 +1,50 @@
 """FedGMR: federated learning for fleets whose clients have very different bandwidth.
 
-The public names, nothing else. Importing this loads torch, numpy and safetensors only. Read next:
-`fedgmr/federation.py`, the loop.
+The public names, nothing else. Each is loaded when it is first used, so that `fedgmr --help` does not wait for torch.
+Read next: `fedgmr/federation.py`, the loop.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 import fedgmr.environment  # noqa: F401 - before anything loads torch
-from fedgmr.experiments.inspection import Inspection, inspect
-from fedgmr.experiments.progress import Result
-from fedgmr.experiments.run import simulate
-from fedgmr.fleets.network import Link
-from fedgmr.fleets.presets import FleetSettings
-from fedgmr.methods import Method, named_method
-from fedgmr.tasks import Metric, Task
-from fedgmr.training.schedules import TrainingSettings
 from fedgmr.version import __version__
 
-__all__ = [
-    "FleetSettings",
-    "Inspection",
-    "Link",
-    "Method",
-    "Metric",
-    "Result",
-    "Task",
-    "TrainingSettings",
-    "__version__",
-    "inspect",
-    "named_method",
-    "simulate",
-]
+if TYPE_CHECKING:
+    from fedgmr.experiments.inspection import Inspection as Inspection
+    from fedgmr.experiments.inspection import inspect as inspect
+    from fedgmr.experiments.progress import Result as Result
+    from fedgmr.experiments.run import simulate as simulate
+    from fedgmr.fleets.network import Link as Link
+    from fedgmr.fleets.presets import FleetSettings as FleetSettings
+    from fedgmr.methods import Method as Method
+    from fedgmr.methods import named_method as named_method
+    from fedgmr.tasks import Metric as Metric
+    from fedgmr.tasks import Task as Task
+    from fedgmr.training.schedules import TrainingSettings as TrainingSettings
+
+_HOMES = {
+    "FleetSettings": "fedgmr.fleets.presets",
+    "Inspection": "fedgmr.experiments.inspection",
+    "Link": "fedgmr.fleets.network",
+    "Method": "fedgmr.methods",
+    "Metric": "fedgmr.tasks",
+    "Result": "fedgmr.experiments.progress",
+    "Task": "fedgmr.tasks",
+    "TrainingSettings": "fedgmr.training.schedules",
+    "inspect": "fedgmr.experiments.inspection",
+    "named_method": "fedgmr.methods",
+    "simulate": "fedgmr.experiments.run",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

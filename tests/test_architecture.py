@@ -214,7 +214,7 @@ def test_walk_is_the_way_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert next(callers, "nobody") in (hops[:place] or [None]), hop
 
 
-def test_importing_the_package_loads_no_heavy_or_optional_library() -> None:
+def test_importing_the_package_loads_nothing_heavy() -> None:
     program = (
         "import sys, fedgmr\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}"
@@ -224,4 +224,4 @@ def test_importing_the_package_loads_no_heavy_or_optional_library() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=PACKAGE.parent, timeout=60
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == ["torch"]
+    assert run.stdout.split() == []

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
+from fedgmr.cli.verbs import HELP
 from fedgmr.experiments.assembly import make_server, make_task, resolve
 from fedgmr.experiments.inspection import METHODS as METHODS_INSPECTED
 from fedgmr.experiments.inspection import inspect as inspect_model
@@ -23,24 +24,24 @@ from fedgmr.tasks.task import task_factory
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs of this file to the command's."""
-    listing = verbs.add_parser("list", help="methods, tasks, fleets and recipes")
+    listing = verbs.add_parser("list", help=HELP["list"])
     listing.set_defaults(call=_list)
 
-    data = verbs.add_parser("data", help="which data sets are there, and what to put where for the others")
+    data = verbs.add_parser("data", help=HELP["data"])
     data.add_argument("--root", metavar="DIR", help="directory with the data (default: FEDGMR_DATA)")
     data.add_argument("--download", metavar="TASK", help="fetch a task's public files into that directory")
     data.set_defaults(call=_data)
 
-    show = verbs.add_parser("show", help="print the resolved recipe")
+    show = verbs.add_parser("show", help=HELP["show"])
     RecipeWords.add_to(show)
     show.add_argument("--json", action="store_true", help="as JSON, for other programs")
     show.set_defaults(call=_show)
 
-    look = verbs.add_parser("inspect", help="a model's channels, levels, widths, parameters and bytes by method")
+    look = verbs.add_parser("inspect", help=HELP["inspect"])
     RecipeWords.add_to(look)
     look.set_defaults(call=_inspect)
 
-    schema = verbs.add_parser("schema", help="print the JSON schema of recipes, for editors")
+    schema = verbs.add_parser("schema", help=HELP["schema"])
     schema.set_defaults(call=_schema)
 
 

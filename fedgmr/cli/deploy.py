@@ -8,6 +8,7 @@ from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
 from fedgmr.cli.runs import finish_run
+from fedgmr.cli.verbs import HELP
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.display import Display, RunRow
@@ -23,7 +24,7 @@ _CODES = {"diverged": 3, "empty": 4}
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb of this file to the command's."""
-    deploy = verbs.add_parser("deploy", help="run a recipe on a fleet of Flower nodes")
+    deploy = verbs.add_parser("deploy", help=HELP["deploy"])
     deploy.add_argument("--resume", metavar="RUN", help="go on with an interrupted run of deploy local")
     deploy.set_defaults(call=_resume)
     places = deploy.add_subparsers(metavar="WHERE")

@@ -11,14 +11,13 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
-from fedgmr.cli import catalogue, deploy, paper, runs, sweeps
-from fedgmr.exchange import Diverged
-from fedgmr.experiments.allocation import memory_shortage
-from fedgmr.settings.trust import trust_packages
+from fedgmr.cli.verbs import GROUPS
+from fedgmr.version import __version__
 
 _LATER = "`fedgmr resume RUN` goes on from the last checkpoint."
 
@@ -27,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     warnings.showwarning = _show_warning
     sys.path.append(os.getcwd())  # a user's own task or method lies where the command is called
-    given = _parsed(arguments)
+    given = _parsed(sys.argv[1:] if arguments is None else arguments)
+    from fedgmr.settings.trust import trust_packages  # with what loads torch, and not for the overview
+
     trust_packages(given.trust or ())
     with _polite_ends():
         try:
@@ -45,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _explained(error: BaseException) -> tuple[str, int | None]:
     """A sentence for people, and the exit code; None where the error is nobody's fault but the program's."""
+    from fedgmr.exchange import Diverged
+    from fedgmr.experiments.allocation import memory_shortage
+
     if isinstance(error, Diverged):
         return str(error), 3
     if isinstance(error, BrokenPipeError):  # `fedgmr list | head`: without a word, as other commands end
@@ -80,14 +84,19 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print(f"fedgmr: warning: {message}", file=sys.stderr)  # a live display lets it appear above itself
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Make the parser of the whole command; every verb sets `call`, the function that performs it."""
+def make_parser(groups: Collection[str] = tuple(GROUPS)) -> argparse.ArgumentParser:
+    """Make the parser of the command; every verb of these groups sets `call`, others are known by name alone."""
     parser = argparse.ArgumentParser(
         prog="fedgmr", description="Federated learning for fleets with very different bandwidth."
     )
+    parser.add_argument("--version", action="version", version=f"fedgmr {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for group in (runs, sweeps, paper, deploy, catalogue):
-        group.add_verbs(verbs)
+    for group, names in GROUPS.items():
+        if group in groups:
+            import_module(f"fedgmr.cli.{group}").add_verbs(verbs)
+        else:
+            for name, words in names.items():
+                verbs.add_parser(name, help=words)
     for verb in verbs.choices.values():
         verb.add_argument(
             "--trust",
@@ -98,8 +107,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser()
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = make_parser([group for group, verbs in GROUPS.items() if arguments and arguments[0] in verbs])
     given, rest = parser.parse_known_args(arguments)
     # argparse does not take a list up again after an option, but settings may stand on either side of one.
     if rest and (not hasattr(given, "recipe") or any(word.startswith("-") for word in rest)):

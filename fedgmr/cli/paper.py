@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.sweeps import INTERRUPTED, perform_watched
+from fedgmr.cli.verbs import HELP
 from fedgmr.experiments.estimate import estimate_runs
 from fedgmr.experiments.sweep import check_jobs
 from fedgmr.files import write_atomic
@@ -23,7 +24,7 @@ def add_verbs(verbs: Any) -> None:
     """Add the verbs of this file to the command's."""
     table = verbs.add_parser(
         "table",
-        help="a table of the paper: runs what is missing, prints ours, the paper's and the difference",
+        help=HELP["table"],
         description="Make a table of the paper. Give the same command again after an interruption.",
     )
     table.add_argument("table", metavar="NAME", help="baselines, aggregation, ablation, ims-cost, plugin, ...")
@@ -50,7 +51,7 @@ def add_verbs(verbs: Any) -> None:
     table.add_argument("--no-run", action="store_true", help="only tabulate what there is")
     table.set_defaults(call=_table)
 
-    results = verbs.add_parser("results", help="write the document of results from the runs in a directory")
+    results = verbs.add_parser("results", help=HELP["results"])
     results.add_argument("directory", nargs="?", default="results", metavar="DIR", help="default: results")
     results.add_argument("--output", metavar="FILE", default="docs/results.md", help="default: docs/results.md")
     results.set_defaults(call=_results)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
+from fedgmr.cli.verbs import HELP
 from fedgmr.experiments.checkpoint import save_model
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
@@ -21,17 +22,17 @@ from fedgmr.settings.refusals import SettingError
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs of this file to the command's."""
-    run = verbs.add_parser("run", help="run a recipe", description="Run a recipe; output=DIR sets the run directory.")
+    run = verbs.add_parser("run", help=HELP["run"], description="Run a recipe; output=DIR sets the run directory.")
     RecipeWords.add_to(run)
     run.set_defaults(call=_run)
 
-    resume = verbs.add_parser("resume", help="continue an interrupted run")
+    resume = verbs.add_parser("resume", help=HELP["resume"])
     resume.add_argument("run", metavar="RUN", help="a run directory")
     resume.set_defaults(call=_resume)
 
     export = verbs.add_parser(
         "export",
-        help="write one of the models that a finished run can hand out",
+        help=HELP["export"],
         description="Write a view of a finished run as a safetensors file; model.safetensors is its best one already.",
     )
     export.add_argument("run", metavar="RUN", help="a run directory")
@@ -39,13 +40,13 @@ def add_verbs(verbs: Any) -> None:
     export.add_argument("--output", metavar="FILE", help="default: VIEW.safetensors in the run directory")
     export.set_defaults(call=_export)
 
-    report = verbs.add_parser("report", help="write the report of runs again")
+    report = verbs.add_parser("report", help=HELP["report"])
     report.add_argument("runs", metavar="RUN", nargs="+", help="a run directory, which may be unfinished")
     report.set_defaults(call=_report)
 
     verify = verbs.add_parser(
         "verify",
-        help="check that the files of runs belong together",
+        help=HELP["verify"],
         description="Check recipe, rows, checkpoints and summary of every run below the directories; exit code 2 where "
         "something was changed, cut or mixed up.",
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
 from fedgmr.cli.runs import report_line
+from fedgmr.cli.verbs import HELP
 from fedgmr.experiments.estimate import estimate_runs
 from fedgmr.experiments.sweep import (
     PlannedRun,
@@ -31,7 +32,7 @@ INTERRUPTED = 130
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs of this file to the command's."""
-    compare = verbs.add_parser("compare", help="run several methods and seeds and compare them")
+    compare = verbs.add_parser("compare", help=HELP["compare"])
     RecipeWords.add_to(compare)
     compare.add_argument(
         "--methods", default="fedgmr,fedgmr_without_restoration,fedavg,fedasync", help="names with commas, or all"
@@ -43,7 +44,7 @@ def add_verbs(verbs: Any) -> None:
 
     sweep = verbs.add_parser(
         "sweep",
-        help="run a grid of settings, methods and seeds; what is done already is not repeated",
+        help=HELP["sweep"],
         description="Run every combination of a grid. Give the same command again after an interruption.",
     )
     RecipeWords.add_to(sweep)

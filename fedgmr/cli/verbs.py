@@ -1,0 +1,30 @@
+"""The verbs by the file that has them, with the words of the overview. Nothing is imported, so `--help` is quick."""
+
+GROUPS = {
+    "runs": {
+        "run": "run a recipe",
+        "resume": "continue an interrupted run",
+        "export": "write one of the models that a finished run can hand out",
+        "report": "write the report of runs again",
+        "verify": "check that the files of runs belong together",
+    },
+    "sweeps": {
+        "compare": "run several methods and seeds and compare them",
+        "sweep": "run a grid of settings, methods and seeds; what is done already is not repeated",
+    },
+    "paper": {
+        "table": "a table of the paper: runs what is missing, prints ours, the paper's and the difference",
+        "results": "write the document of results from the runs in a directory",
+    },
+    "deploy": {
+        "deploy": "run a recipe on a fleet of Flower nodes",
+    },
+    "catalogue": {
+        "list": "methods, tasks, fleets and recipes",
+        "data": "which data sets are there, and what to put where for the others",
+        "show": "print the resolved recipe",
+        "inspect": "a model's channels, levels, widths, parameters and bytes by method",
+        "schema": "print the JSON schema of recipes, for editors",
+    },
+}
+HELP = {verb: words for verbs in GROUPS.values() for verb, words in verbs.items()}
