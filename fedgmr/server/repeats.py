@@ -38,7 +38,7 @@ class Repeats:
 
     def __init__(self, size: int) -> None:
         """Nothing was answered yet; the model has `size` coordinates."""
-        self._places = torch.arange(0, size, -(-size // _SAMPLED))
+        self._places = torch.arange(0, size, max(1, -(-size // _SAMPLED)))
         self.answers: dict[int, list[tuple[int, Tensor]]] = {}  # by client: version, values
         self.models: dict[int, Tensor] = {}  # by version, those that remembered answers started from
 
@@ -96,8 +96,9 @@ class Repeats:
 
     def _sampled(self, update: Update, task: ClientTask) -> Tensor:
         """The update's values at our places."""
-        places, order = self._places.to(update.values.device), task.levels.order
-        if update.natural or order is None:
+        places = self._places.to(update.values.device)
+        order = None if update.natural else task.levels.order  # a whole model needs none, and making it takes time
+        if order is None:
             return update.values[places].cpu()
         found = torch.full((len(places),), math.nan, device=update.values.device)
         levels = task.levels.levels[places]

@@ -93,7 +93,7 @@ class Watch:
             print(os.environ.get("OMP_WAIT_POLICY"))
             raise SystemExit
 sys.meta_path.insert(0, Watch())
-import fedgmr
+from fedgmr import simulate
 """
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
