@@ -66,9 +66,8 @@ class Recorder:
                 f"{self._path} has {len(lines)} rows, the checkpoint {rows}: the file was cut; start the run again."
             )
         self.rows = read_rows(self._path, rows) if rows else []
-        for number, row in enumerate(
-            self.rows, start=1
-        ):  # no digest covers it, and the run's own clock goes on from it
+        # No digest covers the host's clock, and the run's own goes on from it.
+        for number, row in enumerate(self.rows, start=1):
             wall = row.get(HOST_CLOCK)
             if not isinstance(wall, int | float) or not 0 <= wall < math.inf:
                 raise ValueError(

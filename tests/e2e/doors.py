@@ -1,68 +1,41 @@
 """Doors between nodes and SuperLink: a relay that can be shut, the written nginx, and a crowd that blocks a door."""
 
-import contextlib
 import shutil
 import socket
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 
+from e2e.relays import Relay, end
 from fedgmr.deploy.app import TEMPLATES
 from fedgmr.deploy.processes import Program
 
 
-class Gate:
+class Gate(Relay):
     """A TCP relay; while it is shut it accepts connections and closes them, and those that were open."""
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        super().__init__()
         self._open: set[socket.socket] = set()
-        self._shut_until, self._target = 0.0, 0
+        self._shut_until = 0.0
         self.refused = 0
-
-    def forward_to(self, port: int) -> str:
-        """Begin; returns the address to use instead."""
-        if not self._target:
-            self._target = port
-            threading.Thread(target=self._accept, daemon=True).start()
-        return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def shut(self, seconds: float) -> None:
         """Let nobody through for so long; does not wait."""
         self._shut_until = time.monotonic() + seconds
-        for side in list(self._open):
-            with contextlib.suppress(OSError):
-                side.shutdown(socket.SHUT_RDWR)
+        end(*self._open)
+        self._open.clear()
 
-    def __enter__(self) -> "Gate":
-        return self
+    def admits(self) -> bool:
+        """Nobody while it is shut."""
+        shut = time.monotonic() < self._shut_until
+        self.refused += shut
+        return not shut
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                inner, _ = self._listener.accept()
-                if time.monotonic() < self._shut_until:
-                    self.refused += 1
-                    inner.close()
-                    continue
-                with contextlib.suppress(OSError):  # the SuperLink is away
-                    outer = socket.create_connection(("127.0.0.1", self._target))
-                    self._open |= {inner, outer}
-                    for pair in ((inner, outer), (outer, inner)):
-                        threading.Thread(target=self._relay, args=pair, daemon=True).start()
-
-    def _relay(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-        for side in (source, sink):
-            with contextlib.suppress(OSError):
-                side.shutdown(socket.SHUT_RDWR)
-        self._open -= {source, sink}
+    def carry(self, data: bytes, sink: socket.socket, way: str) -> None:
+        """Send bytes on, and know where to."""
+        self._open.add(sink)
+        sink.sendall(data)
 
 
 def nginx(folder: Path, *, door: int, port: int, tls: Path) -> Program:

@@ -16,6 +16,7 @@ from experiments.sweep.runs import left, small
 from experiments.test_seal import Stop
 from fedgmr.cli.main import main
 from fedgmr.experiments.run import run_recipe
+from fedgmr.experiments.seal import read_sealed_run
 
 HOST = ("wall_seconds", "versions", "digest", "commit", "name", "device")  # what a repetition may say otherwise
 
@@ -32,7 +33,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(40), pytest.param(range(40, 1000), marks=pytest.mark.slow)], ids=["a few", "all the others"]
+    "seeds", [range(100), pytest.param(range(100, 1000), marks=pytest.mark.slow)], ids=["a few", "all the others"]
 )
 def test_damaged_directories(
     seeds: range, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -73,6 +74,7 @@ def outcome(run: Path, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]
     if "without " in printed:
         return "refused"  # a model is gone, and it says which
     assert described(run) == whole
+    assert read_sealed_run(run).summary == json.loads((run / "summary.json").read_text()), "as tables read it"
     return "as undamaged"
 
 
