@@ -35,7 +35,7 @@ from flwr.app import Context, Message
 from tables import Row, markdown, write_csv
 
 from fedgmr import wire
-from fedgmr.experiments.progress import Result
+from fedgmr.experiments.result import Result
 from fedgmr.files import METRICS, UPDATES
 from fedgmr.flower.answers import reply
 from fedgmr.flower.client.client_app import app

@@ -13,7 +13,8 @@ from fedgmr.version import __version__
 if TYPE_CHECKING:
     from fedgmr.experiments.inspection import Inspection as Inspection
     from fedgmr.experiments.inspection import inspect as inspect
-    from fedgmr.experiments.progress import Result as Result
+    from fedgmr.experiments.result import Result as Result
+    from fedgmr.experiments.result import load as load
     from fedgmr.experiments.run import simulate as simulate
     from fedgmr.fleets.network import Link as Link
     from fedgmr.fleets.presets import FleetSettings as FleetSettings
@@ -29,10 +30,11 @@ _HOMES = {
     "Link": "fedgmr.fleets.network",
     "Method": "fedgmr.methods",
     "Metric": "fedgmr.tasks",
-    "Result": "fedgmr.experiments.progress",
+    "Result": "fedgmr.experiments.result",
     "Task": "fedgmr.tasks",
     "TrainingSettings": "fedgmr.training.schedules",
     "inspect": "fedgmr.experiments.inspection",
+    "load": "fedgmr.experiments.result",
     "named_method": "fedgmr.methods",
     "simulate": "fedgmr.experiments.run",
 }

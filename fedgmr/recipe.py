@@ -19,7 +19,7 @@ from fedgmr.methods import Method, named_method
 from fedgmr.server.coordination import Participation
 from fedgmr.settings.build import build
 from fedgmr.settings.refusals import SettingError, suggestion
-from fedgmr.settings.schema import plain, schema
+from fedgmr.settings.schema import brief, plain, schema
 from fedgmr.settings.slots import keys_of
 from fedgmr.settings.text import apply_overrides, read_mapping
 from fedgmr.settings.trust import check_trusted, foreign_settings
@@ -143,6 +143,9 @@ class Recipe:
                 f"evaluation.validation is clients and method.restoration.{rule.server_only}: only a server with "
                 "samples can measure that; set one of them otherwise."
             )
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def label(self) -> str:

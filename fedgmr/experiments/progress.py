@@ -7,24 +7,21 @@ there, and before a checkpoint counts it. Read next: `run.py`, which starts it; 
 import math
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-
-from torch import Tensor
 
 from fedgmr.exchange import Diverged
 from fedgmr.experiments.allocation import reused_memory
 from fedgmr.experiments.assembly import Assembly
-from fedgmr.experiments.checkpoint import save_checkpoint, save_model
+from fedgmr.experiments.checkpoint import save_checkpoint
 from fedgmr.experiments.period import advise, period_needed
-from fedgmr.experiments.rundir import create_run, locked, provenance, write_summary
+from fedgmr.experiments.result import Result, save_models
+from fedgmr.experiments.rundir import provenance, write_summary
 from fedgmr.experiments.seal import checkpoint_seal, recipe_digest
 from fedgmr.experiments.views import MERGED, Views, best_view, compared, view_of, views_due
 from fedgmr.federation import federate
-from fedgmr.files import MODEL, VIEWS, digest_file
-from fedgmr.recipe import Recipe
-from fedgmr.reporting.recorder import History, Recorder
+from fedgmr.reporting.history import History
+from fedgmr.reporting.recorder import Recorder
 from fedgmr.training.evaluation.evaluator import Measurement
 
 _FIRST_TICKS = 3
@@ -40,51 +37,19 @@ class Watcher(Protocol):
         """Be told where the run stands."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Result:
-    """The result of a run."""
-
-    recipe: Recipe
-    history: History
-    model: dict[str, Tensor]  # the final model of the best view, by parameter and buffer name
-    views: Views  # all that the run can hand out
-    summary: dict[str, Any]
-
-    @property
-    def final_accuracy(self) -> float:
-        """Accuracy of the merged model at the time budget, 0..1."""
-        return float(self.history[-1]["accuracy"])
-
-    def save(self, path: str | Path) -> Path:
-        """Write a run directory: recipe, metrics, summary, final models. Returns it."""
-        directory = Path(path)
-        with locked(directory):
-            create_run(directory, self.recipe)
-            recorder = Recorder(directory)
-            for row in self.history:
-                recorder.record(dict(row))
-            recorder.close()
-            models = _save_models(directory, self)
-            write_summary(directory, self.summary | {"recipe_digest": recipe_digest(directory), "models": models})
-        return directory
-
-
-def _save_models(directory: Path, result: Result) -> dict[str, str]:
-    """Write the final models; returns the checksums of the files by name."""
-    save_model(directory / MODEL, result.model)
-    several = len(result.views.states) > 1
-    if several:
-        result.views.save(directory / VIEWS)
-    return {name: digest_file(directory / name) for name in (MODEL, *([VIEWS] if several else []))}
-
-
 class RunInProgress:
     """One pass through the loop: evaluates on the time grid, records, checkpoints."""
 
     def __init__(
-        self, assembly: Assembly[Any], recorder: Recorder, directory: Path | None, watcher: Watcher | None
+        self,
+        assembly: Assembly[Any],
+        recorder: Recorder,
+        directory: Path | None,
+        watcher: Watcher | None,
+        recipe_text: str,
     ) -> None:
         self.assembly, self.recorder, self.directory, self.watcher = assembly, recorder, directory, watcher
+        self.recipe_text = recipe_text
         self.recipe_digest = None if directory is None else recipe_digest(directory)  # of the file, as it begins
         last = recorder.rows[-1] if recorder.rows else {"wall": 0.0, "seconds": 0.0}
         # A resumed run's wall time and evaluation grid go on where they were cut.
@@ -133,16 +98,18 @@ class RunInProgress:
         views, summary = Views.of(server, evaluator), self._summary("finished", validated) | self._emptiness()
         summary |= self._advice()
         result = Result(
+            path=self.directory,
+            recipe_text=self.recipe_text,
             recipe=recipe,
-            history=History(self.recorder.rows),
-            model=views.state(summary["best_view"] or MERGED),
+            history=History.of(self.recorder.rows),
             views=views,
             summary=summary,
+            task=self.assembly.task,
         )
         if self.directory is not None:
-            models = _save_models(self.directory, result)
+            models = save_models(self.directory, result)
             # Last, because a finished summary says that everything else is there.
-            write_summary(self.directory, result.summary | {"models": models})
+            write_summary(self.directory, summary | {"models": models})
         return result
 
     def _advise(self) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 from fedgmr.experiments.assembly import Assembly, assemble, make_task, resolve
 from fedgmr.experiments.checkpoint import load_checkpoint
 from fedgmr.experiments.inspection import width_remarks
-from fedgmr.experiments.progress import Result, RunInProgress, Watcher
-from fedgmr.experiments.rundir import create_run, locked, open_run
+from fedgmr.experiments.progress import RunInProgress, Watcher
+from fedgmr.experiments.result import Result
+from fedgmr.experiments.rundir import create_run, locked, open_run, resolved_text
 from fedgmr.experiments.seal import check_checkpoint, warn_of_threads
+from fedgmr.files import RECIPE
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
@@ -97,12 +99,14 @@ def run_assembly(
         recorded = load_checkpoint(directory, assembly.server, assembly.fleet, _taken_up)
         recorder = Recorder(directory)
         recorder.cut_back(recorded or 0)
-        return RunInProgress(assembly, recorder, directory, watcher).finish(resumed=recorded is not None)
+        text = (directory / RECIPE).read_text(encoding="utf-8")
+        return RunInProgress(assembly, recorder, directory, watcher, text).finish(resumed=recorded is not None)
+    text = resolved_text(assembly.recipe, width_remarks(assembly.recipe.method, assembly.server))
     if directory is None:
-        return RunInProgress(assembly, Recorder(), None, watcher).finish(resumed=False)
+        return RunInProgress(assembly, Recorder(), None, watcher, text).finish(resumed=False)
     with locked(directory):
-        create_run(directory, assembly.recipe, width_remarks(assembly.recipe.method, assembly.server))
-        return RunInProgress(assembly, Recorder(directory), directory, watcher).finish(resumed=False)
+        create_run(directory, text)
+        return RunInProgress(assembly, Recorder(directory), directory, watcher, text).finish(resumed=False)
 
 
 def _taken_up(file: Path, state: Mapping[str, Any]) -> None:

@@ -61,17 +61,19 @@ def locked(directory: Path) -> Iterator[None]:
         os.close(file)
 
 
-def create_run(directory: Path, recipe: Recipe, remarks: str = "") -> None:
-    """Make a new run directory with its resolved recipe; never touches one that holds a run. The caller locks it.
+def resolved_text(recipe: Recipe, remarks: str = "") -> str:
+    """The content of a run directory's recipe file; `remarks` are comments below the recipe."""
+    return dump(plain(recipe)) + remarks
 
-    `remarks` are comments below the recipe.
-    """
+
+def create_run(directory: Path, recipe_text: str) -> None:
+    """Make a new run directory with its resolved recipe; never touches one that holds a run. The caller locks it."""
     if (directory / RECIPE).exists():
         raise SettingError(
             f"output is {str(directory)!r}, which holds a run already: resume it or give another directory."
         )
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomic(directory / RECIPE, dump(plain(recipe)) + remarks)
+    write_atomic(directory / RECIPE, recipe_text)
 
 
 def read_recipe(directory: Path, trust: Iterable[str] = ()) -> Recipe:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.rules import ServerRules
+from fedgmr.settings.schema import brief
 from fedgmr.submodels.levels import Ladder
 from fedgmr.submodels.threshold import Threshold
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix, WidthRule
@@ -56,6 +57,9 @@ class Method(ServerRules):
             raise ValueError(
                 f"restoration is {self.restoration.kind} and every client holds the whole model: give none."
             )
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def by_width(self) -> bool:

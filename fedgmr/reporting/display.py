@@ -240,6 +240,11 @@ class Display:
         return format_clock((sum(self._work.values()) - done) * elapsed / fresh)
 
 
+def in_notebook() -> bool:
+    """Whether a notebook runs this process."""
+    return "ipykernel" in sys.modules
+
+
 def _widths(cells: Sequence[Mapping[str, str]], width: int) -> dict[str, int]:
     """The columns that fit into a terminal and their widths; the bar takes what is left, the name gives what lacks."""
     shown = [column for column in cells[0] if column == "bar" or any(texts[column] for texts in cells)]

@@ -10,34 +10,13 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from fedgmr.files import DIGEST_BYTES, METRICS, unwritable, write_atomic
 
 HOST_CLOCK = "wall"  # the one field in which two equal runs differ
-
-
-class History(Sequence[Mapping[str, Any]]):
-    """A table: rows by number, columns by name."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.rows = rows
-
-    def __getitem__(self, key: Any) -> Any:
-        """`history[3]` is a row, `history["accuracy"]` a column."""
-        if isinstance(key, str):
-            return [row[key] for row in self.rows]
-        return self.rows[key]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self.rows[0]) if self.rows else []
 
 
 class Recorder:

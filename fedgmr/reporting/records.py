@@ -14,45 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgmr.files import METRICS, RECIPE, SUMMARY, digest, read_json
+from fedgmr.reporting.history import History
 from fedgmr.reporting.quantities import format_seconds
 from fedgmr.reporting.recorder import digest_rows, read_rows
 
 SCHEMA_VERSION = 1
-_INTEGER_COLUMNS = ("tick", "level", "updates", "bytes_down", "bytes_up", "bytes_server", "in_flight")
-_FLOAT_COLUMNS = ("seconds", "accuracy", "loss", "density", "staleness", "wall")
-_PER_CLIENT = ("density", "level", "staleness", "updates", "bytes_down", "bytes_up")
 _NUMBERS = ("seconds", "ticks", "final_accuracy", "final_loss", "validation_accuracy", "wall_seconds", "rows")
 _MAPPINGS = ("views", "versions", "refused", "models")
 _DIGESTS = frozenset({"digest", "recipe_digest", "rows_digest"})  # of which earlier releases wrote none
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Evaluations:
-    """The evaluations of a run as columns: E evaluations, C clients.
-
-    `staleness` is NaN where a client has no buffered update; byte and update counts are cumulative.
-    """
-
-    seconds: NDArray[np.float64]  # [E] virtual
-    tick: NDArray[np.int64]  # [E]
-    accuracy: NDArray[np.float64]  # [E] 0..1
-    loss: NDArray[np.float64]  # [E]
-    density: NDArray[np.float64]  # [E, C]
-    level: NDArray[np.int64]  # [E, C]
-    staleness: NDArray[np.float64]  # [E, C]
-    updates: NDArray[np.int64]  # [E, C]
-    bytes_down: NDArray[np.int64]  # [E, C]
-    bytes_up: NDArray[np.int64]  # [E, C]
-    bytes_server: NDArray[np.int64]  # [E]
-    in_flight: NDArray[np.int64]  # [E]
-    wall: NDArray[np.float64]  # [E] seconds of the host
-    views: Mapping[str, NDArray[np.float64]]  # by view other than the merged one: accuracy [E], NaN where not tested
-
-    def view(self, name: str) -> NDArray[np.float64]:
-        """Accuracies of a view, NaN where it was not tested; all NaN for one that never was."""
-        if name == "merged":
-            return self.accuracy
-        return self.views.get(name, np.full(len(self.seconds), math.nan))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,17 +60,19 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """One run as its directory tells it; `summary` is empty for a run that has not ended."""
+    """One run: its recipe, rows and summary; `summary` is empty for a run that has not ended."""
 
-    path: Path
+    path: Path | None = None  # the run directory, where there is one
     recipe_text: str
     summary: Mapping[str, Any]
-    history: Evaluations
+    history: History
 
     @property
     def title(self) -> str:
         """The method's name for people, or the directory's when there is no summary yet."""
-        return str(self.summary.get("method_title") or self.summary.get("method") or self.path.name)
+        return str(
+            self.summary.get("method_title") or self.summary.get("method") or (self.path.name if self.path else "run")
+        )
 
     @property
     def clock(self) -> str:
@@ -209,7 +180,7 @@ def read_run(path: str | Path) -> Run:
         path=directory,
         recipe_text=(directory / RECIPE).read_text(encoding="utf-8", errors="replace"),
         summary=summary,
-        history=_columns(rows, directory / METRICS),
+        history=History.of(rows, directory / METRICS),
     )
 
 
@@ -248,29 +219,3 @@ def _is_number(value: Any) -> bool:
 
 def _is_view(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_number(value.get(name)) for name in ("accuracy", "loss", "validation"))
-
-
-def _columns(rows: Sequence[Mapping[str, Any]], path: Path) -> Evaluations:
-    try:
-        names = dict.fromkeys(name for row in rows for name in row.get("views", {}))
-        views = {
-            name: np.array([row.get("views", {}).get(name, {}).get("accuracy") for row in rows], dtype=np.float64)
-            for name in names
-        }
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path}: the views of an evaluation are not numbers by name ({error})") from error
-    return Evaluations(views=views, **{name: _column(rows, name, path) for name in _FLOAT_COLUMNS + _INTEGER_COLUMNS})
-
-
-def _column(rows: Sequence[Mapping[str, Any]], name: str, path: Path) -> NDArray[Any]:
-    dtype = np.int64 if name in _INTEGER_COLUMNS else np.float64
-    try:
-        column = np.array([row[name] for row in rows], dtype=dtype)  # null becomes NaN in a float column
-    except KeyError as error:
-        raise ValueError(f"{path}: an evaluation has no {name!r}") from error
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path}: column {name!r} is not a table of numbers ({error})") from error
-    if column.ndim != (2 if name in _PER_CLIENT else 1):
-        expected = "one number per client" if name in _PER_CLIENT else "one number"
-        raise ValueError(f"{path}: column {name!r} should hold {expected} per evaluation")
-    return column

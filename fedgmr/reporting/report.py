@@ -4,12 +4,13 @@ Read `html_page` next, which the page is made of; `comparison` makes the page of
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from fedgmr.reporting import plots
+from fedgmr.reporting.chart import Chart
 from fedgmr.reporting.html_page import Page
 from fedgmr.reporting.quantities import format_bytes, format_percent, format_seconds
 from fedgmr.reporting.records import Curve, Run, read_run
@@ -20,22 +21,28 @@ _ROWS = 10  # of the table of evaluations
 _EVALUATIONS = ("time", "tick", "accuracy", "loss", "mean density", "updates", "received", "sent")
 
 
+def _accuracy_figure(run: Run) -> Chart:
+    curve = Curve(seconds=run.history.seconds, mean=run.history.accuracy)
+    return plots.accuracy_figure({run.title: curve}, clock=run.clock)
+
+
+FIGURES: Mapping[str, Callable[[Run], Chart]] = {
+    "accuracy": _accuracy_figure,
+    "density": plots.density_figure,
+    "bytes": plots.bytes_figure,
+}
+
+
 def write_report(run_dir: str | Path) -> Path:
     """Write the figures (PNG and PDF) and `report.html` into the directory of a run, which may be unfinished.
 
     Returns:
         The path of the page.
     """
-    run = read_run(run_dir)
-    curve = Curve(seconds=run.history.seconds, mean=run.history.accuracy)
-    charts = {
-        "accuracy": plots.accuracy_figure({run.title: curve}, clock=run.clock),
-        "density": plots.density_figure(run),
-        "bytes": plots.bytes_figure(run),
-    }
-    images = {name: chart.save(run.path, name) for name, chart in charts.items()}
+    run, directory = read_run(run_dir), Path(run_dir)
+    images = {name: draw(run).save(directory, name) for name, draw in FIGURES.items()}
     task = run.summary.get("task_title") or run.summary.get("task")
-    name = str(run.summary.get("name") or run.path.name)
+    name = str(run.summary.get("name") or directory.name)
     page = Page(f"{run.title} on {task}" if task else run.title, f"Run {name}", soft=True)
     page.notices(run.notices)
     page.facts(_facts(run))
@@ -56,7 +63,7 @@ def write_report(run_dir: str | Path) -> Path:
     if versions := run.summary.get("versions"):
         lines = "\n".join(f"{package} {version}" for package, version in versions.items())
         page.details("Versions", lines, shown=True)
-    return page.write(run.path / "report.html")
+    return page.write(directory / "report.html")
 
 
 def _facts(run: Run) -> dict[str, str]:

@@ -14,6 +14,7 @@ from fedgmr.settings.slots import BOUNDS, SCALARS, Slot, is_value, keys_of, kind
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _IMPORT_PATH = {"type": "string", "pattern": "^[^:]+:[^:]+$"}
 _ANYTHING = Slot()
+_ENTRIES = 6  # of a list in a brief text
 
 
 def plain(value: Any, slot: Slot = _ANYTHING, *, defaults: bool = True) -> Any:
@@ -53,6 +54,16 @@ def plain(value: Any, slot: Slot = _ANYTHING, *, defaults: bool = True) -> Any:
         inner = _inside(slot, dict)
         return {str(name): plain(entry, inner, defaults=defaults) for name, entry in value.items()}
     raise TypeError(f"{value!r} has no JSON form: keep numbers, texts, lists and mappings in settings.")
+
+
+def brief(value: Any) -> str:
+    """Write settings as Python would, without the fields that have their default; of a long list, its first entries."""
+    if isinstance(value, tuple) and len(value) > _ENTRIES:
+        return f"({', '.join(map(brief, value[:_ENTRIES]))}, ... {len(value)} in all)"
+    if not is_value(value):
+        return repr(value)
+    places = {key: place for key, place in keys_of(type(value)).items() if getattr(value, key) != place.default}
+    return f"{type(value).__name__}({', '.join(f'{key}={brief(getattr(value, key))}' for key in places)})"
 
 
 def _inside(slot: Slot, origin: type[Any]) -> Slot:

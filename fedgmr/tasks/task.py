@@ -73,6 +73,9 @@ class Task:
         if len(set(names)) < len(names):
             raise ValueError(f"{self.name} has the metrics {', '.join(names)}: give each a name of its own.")
 
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}, {len(self.train[0]):,} training and {len(self.test[0]):,} test samples)"
+
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """All metrics, the leading one first."""

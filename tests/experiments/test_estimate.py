@@ -10,7 +10,7 @@ from paper.conftest import HIGH
 from experiments.sweep.runs import small
 from fedgmr.experiments.assembly import make_task
 from fedgmr.experiments.estimate import Estimate, Probe, count_updates, estimate_runs, time_recipes
-from fedgmr.experiments.rundir import create_run
+from fedgmr.experiments.rundir import create_run, resolved_text
 from fedgmr.experiments.sweep import describe_plan, plan_sweep
 from fedgmr.paper.grid import recipe_for
 from fedgmr.recipe import Recipe
@@ -100,7 +100,7 @@ def test_a_recipe_that_cannot_be_run_leaves_the_others_known() -> None:
 
 
 def finished(store: Path, name: str, recipe: Recipe, *, wall: float, device: str = "CPU") -> None:
-    create_run(store / name, recipe)
+    create_run(store / name, resolved_text(recipe))
     numbers = ("seconds", "tick", "accuracy", "loss", "bytes_server", "in_flight", "wall")
     lists = ("density", "level", "staleness", "updates", "bytes_down", "bytes_up")
     row = dict.fromkeys(numbers, 0) | {name: [0] for name in lists}
@@ -132,7 +132,7 @@ def test_from_runs_that_went_before(tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_by_itself(tmp_path: Path) -> None:
     recipe = small("fedgmr", "seconds=1000")
     (run,) = plan_sweep([recipe], tmp_path)
-    create_run(run.directory, recipe)
+    create_run(run.directory, resolved_text(recipe))
     rows = [json.dumps({"seconds": 0.0, "wall": 0.2}), json.dumps({"seconds": 400.0, "wall": 100.0}), '{"seconds": 44']
     (run.directory / "metrics.jsonl").write_text("\n".join(rows))
     plan = plan_sweep([recipe], tmp_path)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from e2e.recipes import recipe
 
-from fedgmr.experiments.progress import Result
+from fedgmr.experiments.result import Result
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.recipe import recipe_from
 from fedgmr.training.evaluation.evaluator import Measurement

@@ -15,7 +15,7 @@ import torch
 from experiments.sweep.runs import left, small
 from fedgmr.cli.main import main
 from fedgmr.experiments.run import resume_run, run_recipe
-from fedgmr.experiments.rundir import create_run, locked, write_summary
+from fedgmr.experiments.rundir import create_run, locked, resolved_text, write_summary
 from fedgmr.experiments.seal import digest_recipe, read_sealed_run, verify_run
 from fedgmr.experiments.sweep import find_finished, recipe_key
 from fedgmr.reporting.recorder import digest_rows
@@ -275,7 +275,7 @@ def test_two_new_runs_in_one_directory(tmp_path: Path) -> None:
         gate.wait()
         try:
             with locked(directory):
-                create_run(directory, small("fedgmr", f"seed={seed}"))
+                create_run(directory, resolved_text(small("fedgmr", f"seed={seed}")))
                 began.append((directory, seed))
         except SettingError as error:
             problems.append(str(error))

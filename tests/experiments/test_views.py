@@ -10,7 +10,7 @@ import torch
 from e2e.recipes import recipe
 
 from fedgmr.cli.main import main
-from fedgmr.experiments.progress import Result
+from fedgmr.experiments.result import Result
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.views import Views, best_view, compared
 from fedgmr.files import MODEL, VIEWS

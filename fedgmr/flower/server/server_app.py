@@ -24,7 +24,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedgmr.exchange import Diverged
 from fedgmr.experiments.assembly import Assembly, limit_samples, make_server, make_task, resolve, usable_device
-from fedgmr.experiments.progress import Result
+from fedgmr.experiments.result import Result
 from fedgmr.experiments.run import run_assembly
 from fedgmr.experiments.rundir import locked, open_run
 from fedgmr.experiments.time_model import round_period
