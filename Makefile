@@ -20,16 +20,20 @@ SOAK ?=
 #: FLWR           the Flower that `make test-flower` installs, separately from everything else
 FLWR ?= flwr==1.42.*
 
+#: EXTRAS         the packages that `make test-extras` installs, separately from everything else
+EXTRAS ?= onnx onnxscript onnxruntime
+
 #: TRITON         the Triton that `make test-kernels` installs, separately from everything else
 TRITON ?= triton==3.9.0
 
 BIN := $(VENV)/bin
 KERNELS := tests/training/test_fused.py tests/training/test_stacked.py tests/server/test_fused_sums.py tests/equivalence/test_graphed.py
 FLOWER := tests/flower tests/deploy tests/equivalence/test_flower_equals_simulated.py tests/e2e/test_deploy.py tests/e2e/test_deploy_faults.py tests/e2e/test_deploy_network.py
+EXTRA_TESTS := tests/experiments/test_onnx.py
 METHODS := fedgmr,fedgmr_without_restoration,fedavg,fedasync
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-flower test-kernels soak soak-grid lint format clean
+.PHONY: help demo test test-slow test-flower test-kernels test-extras soak soak-grid lint format clean
 
 help: ## List targets and variables
 	@echo "Targets:"
@@ -54,6 +58,10 @@ test-flower: $(VENV)/dev.stamp ## Run the tests of deployments, the slow ones to
 test-kernels: $(VENV)/dev.stamp ## Run the tests of the GPU kernels in Triton's interpreter, without a GPU (minutes)
 	test -d $(VENV)/triton || $(BIN)/python -m pip install --no-deps --target $(VENV)/triton $(TRITON)
 	TRITON_INTERPRET=1 PYTHONPATH=$(VENV)/triton $(BIN)/pytest $(KERNELS) $(PYTEST)
+
+test-extras: $(VENV)/dev.stamp ## Run the tests of ONNX files with the packages of that extra
+	test -d $(VENV)/extras || $(BIN)/python -m pip install -c $(VENV)/constraints.txt --target $(VENV)/extras $(EXTRAS)
+	PYTHONPATH=$(abspath $(VENV)/extras) $(BIN)/pytest $(EXTRA_TESTS) $(PYTEST)
 
 soak: $(VENV)/dev.stamp ## Keep 20 SuperNodes at work on this machine for an hour while programs are killed at random
 	$(BIN)/python benchmarks/soak.py $(SOAK)

@@ -1,4 +1,4 @@
-"""The verbs of one run: run, resume, export, report, verify; and the last line of a run, with its report."""
+"""The verbs of one run: run, resume, model, report, verify; and the last line of a run, with its report."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -8,14 +8,14 @@ from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
 from fedgmr.cli.verbs import HELP
-from fedgmr.experiments.checkpoint import save_model
+from fedgmr.experiments.model_files import FORMATS, view_of_level, write_model
+from fedgmr.experiments.result import load
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
-from fedgmr.experiments.seal import check_models, verify_run
-from fedgmr.experiments.views import Views
-from fedgmr.files import RECIPE, SUMMARY, VIEWS
+from fedgmr.experiments.seal import verify_run
+from fedgmr.experiments.views import MERGED
+from fedgmr.files import RECIPE
 from fedgmr.reporting.display import Display
-from fedgmr.reporting.records import read_summary
 from fedgmr.reporting.report import write_report
 from fedgmr.settings.refusals import SettingError
 
@@ -30,15 +30,21 @@ def add_verbs(verbs: Any) -> None:
     resume.add_argument("run", metavar="RUN", help="a run directory")
     resume.set_defaults(call=_resume)
 
-    export = verbs.add_parser(
-        "export",
-        help=HELP["export"],
-        description="Write a view of a finished run as a safetensors file; model.safetensors is its best one already.",
+    model = verbs.add_parser(
+        "model",
+        help=HELP["model"],
+        description="Write a model of a finished run, by default the best one. Without --to the models are listed.",
     )
-    export.add_argument("run", metavar="RUN", help="a run directory")
-    export.add_argument("view", metavar="VIEW", nargs="?", help="merged, padded, 'level 0.05', ...; none: list them")
-    export.add_argument("--output", metavar="FILE", help="default: VIEW.safetensors in the run directory")
-    export.set_defaults(call=_export)
+    model.add_argument("run", metavar="RUN", help="a run directory")
+    which = model.add_mutually_exclusive_group()
+    which.add_argument("--view", metavar="V", help="a model by its name: merged, padded, 'level 0.05', ...")
+    which.add_argument("--level", type=float, metavar="D", help="the sub-model of this density")
+    which.add_argument(
+        "--client", type=int, metavar="C", help="what this client would be handed: its level's sub-model"
+    )
+    model.add_argument("--to", metavar="FORMAT", choices=FORMATS, help=" or ".join(FORMATS))
+    model.add_argument("--output", metavar="FILE", help="default: a file in the run directory, named after the model")
+    model.set_defaults(call=_model)
 
     report = verbs.add_parser("report", help=HELP["report"])
     report.add_argument("runs", metavar="RUN", nargs="+", help="a run directory, which may be unfinished")
@@ -71,18 +77,20 @@ def _resume(given: argparse.Namespace) -> None:
     finish_run(directory, result.summary)
 
 
-def _export(given: argparse.Namespace) -> None:
-    directory = Path(given.run)
-    check_models(directory, read_summary(directory / SUMMARY))
-    views = Views.read(directory / VIEWS)
-    if given.view is None:
-        print("\n".join(views.names))
+def _model(given: argparse.Namespace) -> None:
+    result = load(given.run)
+    best = result.summary.get("best_view") or MERGED
+    if given.to is None:
+        print("\n".join(f"{name}{' (the best)' if name == best else ''}" for name in result.final_views.names))
         return
-    state = views.state(given.view)
-    output = Path(given.output) if given.output else directory / f"{given.view.replace(' ', '-')}.safetensors"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    save_model(output, state)
-    print(f"Model: {output}")
+    if given.level is not None:
+        view = view_of_level(result, given.level)
+    elif given.client is not None:
+        view = result.view_for(given.client)
+    else:
+        view = given.view or best
+    path = write_model(result, view, given.to, Path(given.output) if given.output else None)
+    print(f"Model: {path} ({view})")
 
 
 def _report(given: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ GROUPS = {
     "runs": {
         "run": "run a recipe",
         "resume": "continue an interrupted run",
-        "export": "write one of the models that a finished run can hand out",
+        "model": "write a model of a finished run for other programs",
         "report": "write the report of runs again",
         "verify": "check that the files of runs belong together",
     },

@@ -51,14 +51,14 @@ class Result(Run):
     @cached_property
     def model(self) -> dict[str, Tensor]:
         """The final model of the best view, by parameter and buffer name."""
-        return self._ended.state(self.summary.get("best_view") or MERGED)
+        return self.final_views.state(self.summary.get("best_view") or MERGED)
 
     def view_for(self, client: int) -> str:
         """The name of the view that a client would be handed: its level's sub-model."""
         levels = self.history.level[-1]
         if not isinstance(client, int) or not 0 <= client < len(levels):
             raise SettingError(f"client is {client!r}: give a number from 0 to {len(levels) - 1}.")
-        ladder, level = self._ended.ladder, int(levels[client])
+        ladder, level = self.final_views.ladder, int(levels[client])
         return MERGED if level == len(ladder) - 1 else level_name(ladder[level])
 
     def model_for(self, client: int) -> nn.Module:
@@ -66,8 +66,12 @@ class Result(Run):
 
         Its batch-norm statistics are those that the sub-model is tested with.
         """
-        state = self._ended.state(self.view_for(client))
-        module = self._task.initial_model(self.recipe.seed)
+        return self.module(self.view_for(client))
+
+    def module(self, view: str) -> nn.Module:
+        """A module with the weights of a view, ready to evaluate."""
+        state = self.final_views.state(view)
+        module = self.made_task.initial_model(self.recipe.seed)
         module.load_state_dict(state)
         return module.eval()
 
@@ -103,15 +107,17 @@ class Result(Run):
                 write_summary(directory, summary)
         return directory
 
-    @property
-    def _task(self) -> Task:
+    @cached_property
+    def made_task(self) -> Task:
+        """The task: the given one, or made as the recipe names it."""
         name = self.recipe.task.name
         if self.task is None and ":" not in name and name not in BUILT_IN:
             raise SettingError(f"task.name is {name!r}, a Task object that no directory holds: give load(task=...).")
         return self.task or make_task(self.recipe)
 
     @property
-    def _ended(self) -> Views:
+    def final_views(self) -> Views:
+        """The models that the run can hand out; SettingError before it has ended."""
         if self.views is None:
             raise SettingError(
                 f"{self.path or 'The run'} is {self.status} and has no final model: resume or repeat it."

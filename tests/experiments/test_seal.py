@@ -167,7 +167,7 @@ def test_a_changed_model_is_refused(runs: Path, capsys: pytest.CaptureFixture[st
     views = run / "views.safetensors"
     whole = views.read_bytes()
     views.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert main(["export", str(run), "merged"]) == 2
+    assert main(["model", str(run)]) == 2
     assert f"{views} is not the file that summary.json" in capsys.readouterr().err
     assert main(["verify", str(run)]) == 2
     views.unlink()
