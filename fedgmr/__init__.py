@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedgmr.methods import named_method as named_method
     from fedgmr.tasks import Metric as Metric
     from fedgmr.tasks import Task as Task
+    from fedgmr.tasks import metrics as metrics
     from fedgmr.training.schedules import TrainingSettings as TrainingSettings
 
 _HOMES = {
@@ -35,6 +36,7 @@ _HOMES = {
     "TrainingSettings": "fedgmr.training.schedules",
     "inspect": "fedgmr.experiments.inspection",
     "load": "fedgmr.experiments.result",
+    "metrics": "fedgmr.tasks",
     "named_method": "fedgmr.methods",
     "simulate": "fedgmr.experiments.run",
 }

@@ -48,6 +48,10 @@ class EvaluationSettings:
     every_seconds: float | None = field(
         default=None, metadata={"above": 0, "help": "virtual seconds between evaluations; none: 10 x the period"}
     )
+    metric: str | None = field(
+        default=None,
+        metadata={"help": "the metric that leads, by its name, where a task records several; none: the task's own"},
+    )
     norm: Norm = field(
         default="rebuilt",
         metadata={

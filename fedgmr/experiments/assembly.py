@@ -31,6 +31,7 @@ from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Samples, Task, named_task
+from fedgmr.tasks.trial import try_task
 from fedgmr.training.choice import LocalTraining
 from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.training.work import LocalWork
@@ -96,9 +97,11 @@ def make_task(recipe: Recipe) -> Task:
     return named_task(recipe.task.name, recipe.task.options, recipe.seed)
 
 
-def limit_samples(task: Task, recipe: Recipe) -> Task:
-    """The task with as many test and validation samples as the recipe says."""
+def as_evaluated(task: Task, recipe: Recipe) -> Task:
+    """The task with the leading metric and as many test and validation samples as the recipe says."""
     settings = recipe.evaluation
+    if settings.metric is not None:
+        task = task.led_by(settings.metric)
     if settings.validation_samples is not None:
         if settings.validation_samples >= len(task.train[0]):
             raise ValueError(
@@ -112,7 +115,7 @@ def limit_samples(task: Task, recipe: Recipe) -> Task:
 def assemble(recipe: Recipe, task: Task) -> Assembly[SimulatedFleet]:
     """Build the objects of a resolved recipe's simulation."""
     links = recipe.fleet.resolved_links()
-    task = limit_samples(task, recipe).to(usable_device(recipe.device))
+    task = as_evaluated(task, recipe).to(usable_device(recipe.device))
     parts, held_out = deal(recipe, task, len(links))
     largest, batch = max(map(len, parts)), recipe.training.batch_size
     if batch > largest:
@@ -182,6 +185,7 @@ def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = No
         execution=recipe.execution,
     )
     initial = task.initial_model(recipe.seed).to(device)
+    try_task(task, initial)
     buffers = layout.flatten_buffers(initial)
     plan = make_plan(recipe, task, initial)
     profiles = _profiles(recipe, parts)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fedgmr.experiments.assembly import assemble, limit_samples, make_task, resolve, resolve_device, resolve_times
+from fedgmr.experiments.assembly import as_evaluated, assemble, make_task, resolve, resolve_device, resolve_times
 from fedgmr.experiments.rundir import device_name, read_recipe
 from fedgmr.experiments.sweep.keys import recipe_key
 from fedgmr.experiments.sweep.plan import PlannedRun
@@ -123,7 +123,7 @@ class Probe:
     @classmethod
     def measure(cls, recipe: Recipe, task: Task) -> "Probe":
         """Time clients' tasks and part of an evaluation, on the device the recipe asks for."""
-        task = limit_samples(task, recipe)
+        task = as_evaluated(task, recipe)
         count = min(len(task.test[0]), _PROBED_SAMPLES)
         small: Task = replace(task, test=(task.test[0][:count], task.test[1][:count]))
         assembly = assemble(resolve(recipe, task), small)

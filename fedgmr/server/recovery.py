@@ -63,9 +63,10 @@ class Good:
 class Recovery:
     """Remembers good models, what had been learned, and what was undone."""
 
-    def __init__(self, rule: RecoveryRule, interval: int, span: float, good: Good) -> None:
-        """`span` is the range of the metric; where it has none, only the weights are looked at."""
-        self.rule, self._every, self.span = rule, rule.every or interval, span
+    def __init__(self, rule: RecoveryRule, interval: int, scores: tuple[float, float], good: Good) -> None:
+        """`scores` are the lowest and the highest; where none is the highest, only the weights are looked at."""
+        self.rule, self._every = rule, rule.every or interval
+        self._lowest, self._highest = scores
         self.goods = [good]
         self.first: float | None = None  # the metric of the first model
         self.best = -math.inf
@@ -79,9 +80,12 @@ class Recovery:
     @property
     def bound(self) -> float:
         """The metric under which the model has collapsed; minus infinity while too little was learned."""
-        gain = -math.inf if self.first is None else self.best - self.first
-        enough = gain >= self.rule.gain * self.span
-        return self.best - self.rule.lost * gain if enough else -math.inf
+        if self.first is None:
+            return -math.inf
+        # An error has no lowest score: what can be learned is its first value.
+        lowest = self._lowest if math.isfinite(self._lowest) else self.first
+        gain, span = self.best - self.first, self._highest - lowest
+        return self.best - self.rule.lost * gain if gain >= self.rule.gain * span else -math.inf
 
     def due(self, tick: int) -> bool:
         """Whether the model is checked now; not where nobody measures updates, because everybody is trusted there."""
@@ -94,7 +98,7 @@ class Recovery:
             return "scale"
         self.length = length
         learned = True  # as far as anybody can tell
-        if validate is not None and math.isfinite(self.span):
+        if validate is not None and math.isfinite(self._highest):
             if self.first is None:
                 self.first = self.best = validate(self.goods[0].model, self.goods[0].buffers)
             metric = validate(now.model, now.buffers)

@@ -72,7 +72,7 @@ class Server:
         self.admission = Admission(rules.admission, possible, clients=len(self.profiles), size=len(model))
         self.holds = Holds(rules.admission.strikes, rules.admission.pause)
         good = Good(tick=0, model=model, buffers=buffers)
-        self.recovery = Recovery(rules.recovery, rules.interval, possible.highest - possible.lowest, good)
+        self.recovery = Recovery(rules.recovery, rules.interval, (possible.lowest, possible.highest), good)
         self.ladder = rules.ranking.ladder(rules.ladder)
 
         self.tick = 0

@@ -1,40 +1,174 @@
-"""Metrics: what a task is measured by, with a name, a unit and a direction.
+"""Metrics: what a task is measured by, with a name, a unit and a direction. In Python they are `fedgmr.metrics`.
 
 A task has one metric that leads (restoration, ranking, targets follow it) and may record others beside it. Values are
-pooled over batches: a measure returns a sum and how many it is over. Read next: `task.py`.
+pooled over batches: a measure returns sums and how many they are over. Read next: `task.py`; docs/metrics.md.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
-Measure = Callable[[Tensor, Tensor], tuple[Tensor, int]]  # (outputs, targets) -> (sum of the metric, number counted)
+from fedgmr.reading import Reading
+
+Measure = Callable[[Tensor, Tensor], tuple[Tensor, int]]  # (outputs, targets) -> (sums over the batch, number counted)
+Pooled = Callable[[Sequence[float], int], float]  # (sums over all batches, number counted) -> the metric
+
+
+def mean(sums: Sequence[float], count: int) -> float:
+    """The first sum by the number counted."""
+    return sums[0] / max(1, count)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
+class Metric(Reading):
     """A measure and how its values are read."""
 
     measure: Measure
-    name: str = "accuracy"
-    unit: str = "%"  # %: the value is a share, which people read as percent
-    higher_is_better: bool = True
-    digits: int = 2  # after the point, for people
+    pooled: Pooled = mean  # the value from the sums of all batches
+    range: tuple[float, float] | None = None  # that values can have; none: of a share 0 to 1, else no bounds
+    classes: bool = False  # it counts right classes, so targets are whole numbers
 
-    def score(self, value: float) -> float:
-        """The value as a number of which more is better."""
-        return value if self.higher_is_better else -value
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.measure is top1:
+            object.__setattr__(self, "classes", True)
 
     @property
     def scores(self) -> tuple[float, float]:
         """The lowest and the highest score that there can be."""
-        if self.unit != "%":
-            return -math.inf, math.inf
-        return (0.0, 1.0) if self.higher_is_better else (-1.0, 0.0)
+        low, high = self.range or ((0.0, 1.0) if self.share else (-math.inf, math.inf))
+        return (low, high) if self.higher_is_better else (-high, -low)
+
+
+def class_dim(outputs: Tensor, targets: Tensor) -> int:
+    """The dimension of the classes: the second where one target per place fits that alone (pixels), else the last."""
+    places = outputs.shape[:1] + outputs.shape[2:]
+    return 1 if outputs.dim() > 2 and targets.shape == places != outputs.shape[:-1] else outputs.dim() - 1
 
 
 def top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
-    """Correct predictions and how many there were."""
-    return (outputs.argmax(-1) == targets).sum(), targets.numel()
+    """Correct predictions and how many there were; the classes in the last dimension, or in the second one (pixels)."""
+    chosen = outputs.argmax(class_dim(outputs, targets))
+    return (chosen == _alike(targets, chosen)).sum(), targets.numel()
+
+
+def accuracy() -> Metric:
+    """Share of right predictions, what a task has unless it says otherwise."""
+    return Metric(measure=top1)
+
+
+def top_k(k: int) -> Metric:
+    """Share of targets among the k highest outputs."""
+    return Metric(name=f"top-{k} accuracy", measure=partial(_among, k), classes=True)
+
+
+def recall(classes: int, of: Literal["mean", "worst"] | int = "mean") -> Metric:
+    """Recall: of the samples of a class, the share that is predicted right.
+
+    Args:
+        classes: how many there are.
+        of: the mean over the classes that occur, the worst of them, or one class by its number.
+    """
+    name = f"recall of class {of}" if isinstance(of, int) else f"{of} recall"
+    measure, value = partial(_by_class, classes), partial(_recall, classes, of)
+    return Metric(name=name, measure=measure, pooled=value, classes=True)
+
+
+def mae(unit: str = "", digits: int = 3) -> Metric:
+    """Mean absolute error, in the unit of the targets."""
+    return Metric(
+        name="MAE", measure=_absolute, unit=unit, digits=digits, higher_is_better=False, range=(0.0, math.inf)
+    )
+
+
+def rmse(unit: str = "", digits: int = 3) -> Metric:
+    """Root of the mean squared error over all samples, in the unit of the targets."""
+    return Metric(
+        name="RMSE",
+        measure=_squared,
+        pooled=_root,
+        unit=unit,
+        digits=digits,
+        higher_is_better=False,
+        range=(0.0, math.inf),
+    )
+
+
+def perplexity(
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy, *, ignore: int | None = None
+) -> Metric:
+    """The exponential of the mean loss; `ignore`: a target that the loss leaves out."""
+    return Metric(
+        name="perplexity",
+        measure=partial(_weighed, loss, ignore),
+        pooled=_exponential,
+        unit="",
+        higher_is_better=False,
+        range=(1.0, math.inf),
+    )
+
+
+def _alike(targets: Tensor, wanted: Tensor) -> Tensor:
+    """The targets, if there is one for each; PyTorch would compare every one with every other instead."""
+    if targets.shape != wanted.shape:
+        raise ValueError(f"there are targets of shape {list(targets.shape)} for outputs of shape {list(wanted.shape)}")
+    return targets
+
+
+def _among(k: int, outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    dim = class_dim(outputs, targets)
+    highest = outputs.topk(k, dim).indices
+    return (highest == _alike(targets, highest.select(dim, 0)).unsqueeze(dim)).sum(), targets.numel()
+
+
+def _by_class(classes: int, outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    """By class the right predictions, then by class the targets."""
+    chosen = outputs.argmax(class_dim(outputs, targets))
+    right = (chosen == _alike(targets, chosen)).flatten()
+    # Neither bincount nor one_hot, which wait for a GPU.
+    own = targets.flatten().unsqueeze(-1) == torch.arange(classes, device=targets.device)
+    return torch.cat([(own & right.unsqueeze(-1)).sum(0), own.sum(0)]), targets.numel()
+
+
+def _recall(classes: int, of: str | int, sums: Sequence[float], count: int) -> float:
+    shares = [right / total if total else math.nan for right, total in zip(sums[:classes], sums[classes:], strict=True)]
+    if isinstance(of, int):
+        return shares[of]
+    known = [share for share in shares if not math.isnan(share)] or [0.0]
+    return min(known) if of == "worst" else math.fsum(known) / len(known)
+
+
+def _differences(outputs: Tensor, targets: Tensor) -> Tensor:
+    if outputs.numel() != targets.numel() or len(outputs) != len(targets):
+        _alike(targets, outputs)
+    return outputs.reshape(targets.shape).double() - targets
+
+
+def _absolute(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    return _differences(outputs, targets).abs().sum(), targets.numel()
+
+
+def _squared(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    return _differences(outputs, targets).square().sum(), targets.numel()
+
+
+def _weighed(
+    loss: Callable[[Tensor, Tensor], Tensor], ignore: int | None, outputs: Tensor, targets: Tensor
+) -> tuple[Tensor, int]:
+    count = targets.numel() if ignore is None else int((targets != ignore).sum())
+    return loss(outputs, targets) * count, count
+
+
+def _root(sums: Sequence[float], count: int) -> float:
+    return math.sqrt(mean(sums, count))
+
+
+def _exponential(sums: Sequence[float], count: int) -> float:
+    power = mean(sums, count)
+    return math.inf if power > 700 else math.exp(power)

@@ -22,6 +22,7 @@ from fedgmr.settings.build import imported
 from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.metrics import Measure, Metric, top1
+from fedgmr.tasks.trial import check_metrics
 
 Samples = tuple[Tensor, Tensor]  # inputs, targets; the first dimension is the sample
 Drawn = NDArray[np.float32]  # the numbers that an augmentation drew: [samples, as many as it needs]
@@ -69,9 +70,7 @@ class Task:
             raise ValueError(f"{self.name}.users has {len(self.users)} entries: give one per training sample.")
         if self.evaluation_batch < 1:
             raise ValueError(f"{self.name}.evaluation_batch is {self.evaluation_batch}: give at least 1.")
-        names = [metric.name for metric in self.metrics]
-        if len(set(names)) < len(names):
-            raise ValueError(f"{self.name} has the metrics {', '.join(names)}: give each a name of its own.")
+        check_metrics(self.name, self.metrics, self.loss, self.train[1])
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, {len(self.train[0]):,} training and {len(self.test[0]):,} test samples)"
@@ -81,6 +80,15 @@ class Task:
         """All metrics, the leading one first."""
         leading = self.metric if isinstance(self.metric, Metric) else Metric(measure=self.metric)
         return (leading, *self.also)
+
+    def led_by(self, name: str) -> "Task":
+        """The same task with the metric of this name as the leading one."""
+        metrics = {metric.name: metric for metric in self.metrics}
+        if name not in metrics:
+            known = suggestion(name, list(metrics))
+            raise SettingError(f"evaluation.metric is {name!r}, and {self.name} does not record it: {known}")
+        leading = metrics.pop(name)
+        return dataclasses.replace(self, metric=leading, also=tuple(metrics.values()))
 
     def layout(self) -> Layout:
         """The flat layout of the model."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask, Report, Update
 from fedgmr.seeding import derived_seed, generator
+from fedgmr.tasks.metrics import class_dim
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.task import Drawn, Task
 from fedgmr.training.evaluation.statistics import BatchNorms
@@ -101,7 +102,7 @@ class LocalWork:
         assert self.held_out is not None
         indices = torch.from_numpy(self.held_out[task.client]).to(self.device)
         inputs, targets = self.task.train
-        hits, count = 0.0, 0
+        sums, count = torch.zeros(1, dtype=torch.float64), 0
         metric = self.task.metrics[0]
         # Equal batches, as where the server evaluates.
         batches = torch.tensor_split(indices, max(1, math.ceil(len(indices) / self.task.evaluation_batch)))
@@ -110,10 +111,10 @@ class LocalWork:
         with torch.no_grad(), norms.batch_statistics(rebuild=self.rebuilds) as begin:
             for number, part in enumerate(batches):
                 begin(number)
-                good, counted = metric.measure(module(self.task.inputs(inputs[part])), targets[part])
-                hits, count = hits + float(good), count + counted
+                totals, counted = metric.measure(module(self.task.inputs(inputs[part])), targets[part])
+                sums, count = sums + torch.as_tensor(totals).reshape(-1).cpu(), count + counted
         module.train()
-        return Report(metric=metric.score(hits / max(1, count)), samples=count)
+        return Report(metric=metric.score(metric.pooled(sums.tolist(), count)), samples=count)
 
     def mean_loss(self, losses: Sequence[Tensor], values: Tensor) -> Tensor:
         """The mean of the steps' losses; NaN where a value is not finite, so the last step's damage is seen too."""
@@ -149,9 +150,3 @@ class LocalWork:
             natural=natural and task.levels.whole(task.level),
             memory=memory,
         )
-
-
-def class_dim(outputs: Tensor, targets: Tensor) -> int:
-    """The dimension of the classes: the second where one target per place fits that alone (pixels), else the last."""
-    places = outputs.shape[:1] + outputs.shape[2:]
-    return 1 if outputs.dim() > 2 and targets.shape == places != outputs.shape[:-1] else outputs.dim() - 1

@@ -19,6 +19,7 @@ from fedgmr.server.buffer import Contribution
 from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import solve_widths, width_levels
+from fedgmr.tasks.metrics import class_dim
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.task import Task
 from fedgmr.training.evaluation.evaluator import Evaluator
@@ -29,7 +30,7 @@ from fedgmr.training.submodel.flat_module import FlatModule
 from fedgmr.training.submodel.sliced_cut import SlicedCutter
 from fedgmr.training.submodel.workspace import SubModel, Workspace
 from fedgmr.training.thresholds import Dropping
-from fedgmr.training.work import LocalWork, class_dim
+from fedgmr.training.work import LocalWork
 
 SEED = 5
 CPU = torch.device("cpu")

@@ -176,8 +176,8 @@ def test_batch_norm_statistics_come_back() -> None:
     values = torch.tensor([[1.0], [3.0]])
     task = task_of(
         lambda: nn.BatchNorm1d(1),
-        train=(values, torch.zeros(2)),
-        test=(values, torch.zeros(2)),
+        train=(values, torch.zeros(2, dtype=torch.int64)),
+        test=(values, torch.zeros(2, dtype=torch.int64)),
         loss=lambda outputs, targets: outputs.mean(),
     )
     order = SampleOrder([np.arange(2)], seed=0, batch_size=2)
@@ -192,7 +192,7 @@ def test_batch_norm_statistics_come_back() -> None:
 
 def scalar_task() -> Task:
     """Output w·1, loss w: the gradient is 1 whatever w."""
-    ones = (torch.ones(40, 1), torch.zeros(40))
+    ones = (torch.ones(40, 1), torch.zeros(40, dtype=torch.int64))
     return task_of(
         lambda: nn.Linear(1, 1, bias=False), train=ones, test=ones, loss=lambda outputs, targets: outputs.mean()
     )
@@ -212,7 +212,7 @@ def test_the_proximal_term_by_hand() -> None:
 
 def test_the_proximal_term_pulls_to_the_sub_model() -> None:
     # Two weights, the second outside: it is zero at the start and in training, so it pulls nothing.
-    ones = (torch.ones(40, 2), torch.zeros(40))
+    ones = (torch.ones(40, 2), torch.zeros(40, dtype=torch.int64))
     task = task_of(
         lambda: nn.Linear(2, 1, bias=False), train=ones, test=ones, loss=lambda outputs, targets: outputs.mean()
     )
@@ -250,7 +250,7 @@ def test_parameters_without_a_gradient_stay() -> None:
         def forward(self, inputs: Tensor) -> Tensor:
             return inputs * self.used
 
-    ones = (torch.ones(40, 1), torch.zeros(40))
+    ones = (torch.ones(40, 1), torch.zeros(40, dtype=torch.int64))
     task = task_of(Idle, train=ones, test=ones, loss=lambda outputs, targets: outputs.mean())
     update = executor_of(task, steps=2).train([work(task, learning_rate=0.25)])[0]
     assert update.values.tolist() == [3.0, 0.5]

@@ -16,7 +16,7 @@ from torch import nn
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask, Update
-from fedgmr.experiments.assembly import limit_samples, make_plan, make_task, make_training, usable_device
+from fedgmr.experiments.assembly import as_evaluated, make_plan, make_task, make_training, usable_device
 from fedgmr.experiments.dealing import deal, hold_out
 from fedgmr.flower.answers import Hello
 from fedgmr.flower.messages import Order, Piece
@@ -68,7 +68,7 @@ class ClientNode:
         """The task with this node's data."""
         if root := self.config.get("data-root"):
             os.environ["FEDGMR_DATA"] = str(root)
-        return limit_samples(make_task(self.recipe), self.recipe).to(self.device)
+        return as_evaluated(make_task(self.recipe), self.recipe).to(self.device)
 
     @cached_property
     def model(self) -> nn.Module:

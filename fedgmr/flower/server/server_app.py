@@ -23,7 +23,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgmr.exchange import Diverged
-from fedgmr.experiments.assembly import Assembly, limit_samples, make_server, make_task, resolve, usable_device
+from fedgmr.experiments.assembly import Assembly, as_evaluated, make_server, make_task, resolve, usable_device
 from fedgmr.experiments.result import Result
 from fedgmr.experiments.run import run_assembly
 from fedgmr.experiments.rundir import locked, open_run
@@ -95,7 +95,7 @@ def assemble_deployed(
     """The objects of a recipe with clients on the grid's nodes."""
     made = make_task(recipe)
     recipe = resolve(recipe, made)
-    task = limit_samples(made, recipe).to(usable_device(recipe.device))
+    task = as_evaluated(made, recipe).to(usable_device(recipe.device))
     links, method = recipe.fleet.resolved_links(), recipe.method
     server, evaluator = make_server(recipe, task)
     layout = server.layout

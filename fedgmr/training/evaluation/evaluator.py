@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgmr.submodels.layout import Layout, lies_channels_last
+from fedgmr.tasks.metrics import Metric, mean
 from fedgmr.tasks.task import Samples, Task
 from fedgmr.training.chains import Chain
 from fedgmr.training.evaluation.replayed import Replayed, Sums
@@ -29,10 +30,10 @@ class Measurement:
     A GPU may still be computing them; whoever asks for one waits.
     """
 
-    def __init__(self, sums: Tensor, counts: Sequence[int], stream: torch.cuda.Stream | None) -> None:
+    def __init__(self, metrics: Sequence[Metric], sums: Sums, stream: torch.cuda.Stream | None) -> None:
         """`sums`: of every metric, then the loss's; they are made on `stream`, None: the current one."""
-        self._sums, self._stream = sums, stream
-        self._counts = [max(1, count) for count in (*counts, counts[0])]
+        self._metrics, self._stream = metrics, stream
+        self._sums, self._counts = sums
 
     @property
     def ready(self) -> bool:
@@ -54,7 +55,11 @@ class Measurement:
         """The metrics in the task's order, then the loss."""
         with _on(self._stream):  # other work on the device goes on
             sums = self._sums.tolist()
-        return [total / count for total, count in zip(sums, self._counts, strict=True)]
+        values, first = [], 0
+        for metric, (width, count) in zip(self._metrics, self._counts, strict=True):
+            values.append(metric.pooled(sums[first : first + width], count))
+            first += width
+        return [*values, mean(sums[first:], self._counts[0][1])]
 
 
 def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
@@ -131,7 +136,7 @@ class Evaluator:
                     tensor.record_stream(self._stream)
         with _on(self._stream):
             self._load(model, buffers)
-            return Measurement(*self._programs[part](), self._stream)
+            return Measurement(self.task.metrics, self._programs[part](), self._stream)
 
     @torch.no_grad()
     def _build_statistics(self) -> None:
@@ -149,7 +154,7 @@ class Evaluator:
         samples = self.task.test if part == "test" else self.validation
         assert samples is not None
         metrics = self.task.metrics
-        sums = torch.zeros(len(metrics) + 1, dtype=torch.float64, device=self.flat.device)
+        sums = [torch.zeros(1, dtype=torch.float64, device=self.flat.device) for _ in range(len(metrics) + 1)]
         counts = [0] * len(metrics)
         # On the very samples that statistics would be rebuilt from, one pass with batch statistics does.
         by_batch = self._norm == "batch" or (self._norm == "rebuilt" and part == "validation")
@@ -162,10 +167,10 @@ class Evaluator:
                 outputs = self._outputs(inputs)
                 measured = [metric.measure(outputs, targets) for metric in metrics]
                 for place, (total, number) in enumerate(measured):
-                    sums[place] += total
+                    sums[place] = sums[place] + torch.as_tensor(total).reshape(-1)
                     counts[place] += number
-                sums[-1] += self.task.loss(outputs, targets) * measured[0][1]
-        return sums, tuple(counts)
+                sums[-1] = sums[-1] + self.task.loss(outputs, targets) * measured[0][1]
+        return torch.cat(sums), tuple((len(each), count) for each, count in zip(sums, counts, strict=False))
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         prepared = self.task.inputs(inputs)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-Sums = tuple[Tensor, tuple[int, ...]]
+Sums = tuple[Tensor, tuple[tuple[int, int], ...]]  # and of every metric: how many sums, over how many
 
 
 class Replayed:
