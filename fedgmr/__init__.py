@@ -11,6 +11,7 @@ import fedgmr.environment  # noqa: F401 - before anything loads torch
 from fedgmr.version import __version__
 
 if TYPE_CHECKING:
+    from fedgmr.exchange import Diverged as Diverged
     from fedgmr.experiments.inspection import Inspection as Inspection
     from fedgmr.experiments.inspection import inspect as inspect
     from fedgmr.experiments.result import Result as Result
@@ -20,20 +21,27 @@ if TYPE_CHECKING:
     from fedgmr.fleets.presets import FleetSettings as FleetSettings
     from fedgmr.methods import Method as Method
     from fedgmr.methods import named_method as named_method
+    from fedgmr.reporting.watcher import Stop as Stop
+    from fedgmr.reporting.watcher import Watcher as Watcher
+    from fedgmr.settings.refusals import SettingError as SettingError
     from fedgmr.tasks import Metric as Metric
     from fedgmr.tasks import Task as Task
     from fedgmr.tasks import metrics as metrics
     from fedgmr.training.schedules import TrainingSettings as TrainingSettings
 
 _HOMES = {
+    "Diverged": "fedgmr.exchange",
     "FleetSettings": "fedgmr.fleets.presets",
     "Inspection": "fedgmr.experiments.inspection",
     "Link": "fedgmr.fleets.network",
     "Method": "fedgmr.methods",
     "Metric": "fedgmr.tasks",
     "Result": "fedgmr.experiments.result",
+    "SettingError": "fedgmr.settings.refusals",
+    "Stop": "fedgmr.reporting.watcher",
     "Task": "fedgmr.tasks",
     "TrainingSettings": "fedgmr.training.schedules",
+    "Watcher": "fedgmr.reporting.watcher",
     "inspect": "fedgmr.experiments.inspection",
     "load": "fedgmr.experiments.result",
     "metrics": "fedgmr.tasks",

@@ -93,15 +93,16 @@ def federate(
 ) -> None:
     """Run the federation for `seconds`; a merge that would come later does not happen.
 
-    After every merge and the dispatch that follows it `after_tick` is called (recording, checkpoints), and `stop` is
-    asked whether the run ends here (early stopping). `resumed`: the tasks of the last dispatch are in flight already.
+    After every merge and the dispatch that follows it `after_tick` is called (recording, checkpoints). Before the first
+    merge and after each one `stop` is asked whether the run ends here (early stopping). `resumed`: the tasks of the
+    last dispatch are in flight already.
     """
     coordination = server.rules.coordination
     fleet.begin()
     server.learn(fleet.news())
     if not resumed:
         fleet.dispatch(server.tasks(fleet.free(), fleet.now), tick=server.tick)
-    while fleet.now < seconds:
+    while fleet.now < seconds and not (stop is not None and stop()):
         wait = coordination.wait(server.tick, fleet.in_flight)
         updates = fleet.collect(
             until=min(wait.until, seconds), arrivals=wait.arrivals, fastest=wait.fastest, grace=wait.grace
@@ -115,5 +116,3 @@ def federate(
         fleet.dispatch(server.tasks(fleet.free(), fleet.now), tick=server.tick)
         if after_tick is not None:
             after_tick()
-        if stop is not None and stop():
-            break

@@ -25,6 +25,7 @@ from fedgmr.settings.text import apply_overrides, read_mapping
 from fedgmr.settings.trust import check_trusted, foreign_settings
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet, Partition
 from fedgmr.training.evaluation.statistics import Norm
+from fedgmr.training.evaluation.stopping import EarlyStopping
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.schedules import TrainingSettings
 
@@ -87,6 +88,9 @@ class EvaluationSettings:
         default=None,
         metadata={"at_least": 1, "help": "so many test samples, drawn by the seed and named in the title; none: all"},
     )
+    stop: EarlyStopping | None = field(
+        default=None, metadata={"help": "ends a run early, decided on the server's validation samples; none: never"}
+    )
     client_holdout: float = field(
         default=0.1,
         metadata={"above": 0, "below": 1, "help": "share of its samples a client holds out, for validation: clients"},
@@ -95,6 +99,11 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         if isinstance(self.views, str):
             object.__setattr__(self, "views", (self.views,))
+        if self.stop is not None and self.validation != "server":
+            raise ValueError(
+                f"stop is given and validation is {self.validation}: a run may end early only by samples that the "
+                "server holds out; give validation: server, or leave stop out."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -161,6 +162,29 @@ def test_example_runs() -> None:
     assert float(first.split()[2]) < float(last.split()[2])
 
 
+def test_example_of_a_callback_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    runpy.run_path(str(ROOT / "examples" / "own_callback.py"), run_name="__main__")
+    *lines, stopped, handed = capsys.readouterr().out.splitlines()
+    assert [line.split()[4] for line in lines] == ["0.05", "0.10", "0.20", "0.50", "1.00"], "every level of the ladder"
+    assert stopped.endswith("every client has the whole model.")
+    assert handed == "Client 9 is handed merged: 4482 parameters."
+
+
+def test_snippets_of_the_python_page_run_in_order(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text, names = (ROOT / "docs" / "python.md").read_text(), {"__name__": "page"}
+    for body in [body for language, body in FENCE.findall(text) if language == "python"]:
+        exec(body, names)
+    found: Any = names
+    assert sum(found["last"]["density"]) > sum(found["first"]["density"]), "clients are restored"
+    assert found["stopped"].stopped["by"] == "Enough"
+    assert found["saturated"].stopped["by"] == "evaluation.stop"
+    assert capsys.readouterr().out.count("\n") == 8
+
+
 def test_recipe_document_has_every_key_with_its_default() -> None:
     text = (ROOT / "docs" / "recipes.md").read_text()
     tables = re.findall(r"^\| key \| default \| meaning \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", text, re.MULTILINE)
@@ -175,7 +199,7 @@ def test_run_directory_document_has_every_field() -> None:
     fields = [re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) for section in (metrics, summary)]
     assert fields[0] == [*result.history.columns, "metrics", "validation", "views"]  # where there are any
     assert [fields[1].pop(), fields[1].pop()] == ["digest", "models"]  # of the files
-    rare = ("problem", "period_needed", "advice")
+    rare = ("stopped", "problem", "period_needed", "advice")
     assert [field for field in fields[1] if field not in rare] == list(result.summary)
     assert all(f"`{name}`" in summary for name in result.summary["versions"])
 

@@ -1,13 +1,13 @@
 """The workload in fedgmr: a Task, FedAvg with a cohort, `simulate`, and a watcher for the clock."""
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
 from workload import Plan, Setting, Stopped, Turns
 
-from fedgmr import Link, Result, Task, named_method, simulate
+from fedgmr import Link, Result, Task, Watcher, named_method, simulate
 
 
 def make_task(plan: Plan, *, layout: str, dropout: bool) -> Task:
@@ -23,13 +23,13 @@ def make_task(plan: Plan, *, layout: str, dropout: bool) -> Task:
     )
 
 
-class Watch:
+class Watch(Watcher):
     """A watcher that counts rounds."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
 
-    def update(self, **_: Any) -> None:
+    def after_tick(self, state: Mapping[str, float]) -> None:
         """After every tick."""
         self.turns.after_round()
 
@@ -48,6 +48,7 @@ def run(plan: Plan, setting: Setting, *, rounds: float, dropout: bool, watcher: 
         evaluation={"every_seconds": 1e9},
         execution={"executor": setting.executor, "tf32": True},
         device=setting.device,
+        progress=False,
         watcher=watcher,
     )
 

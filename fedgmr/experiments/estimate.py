@@ -192,7 +192,7 @@ def _finished_rates(stores: Sequence[Path], trust: Collection[str]) -> dict[tupl
     for path in sorted({path.parent for store in stores for path in store.rglob(SUMMARY)}):
         try:
             summary = read_json(path / SUMMARY)
-            if summary["status"] == "finished":
+            if summary["status"] == "finished" and "stopped" not in summary:
                 kind = _kind(read_recipe(path, trust), summary["device"])
                 rates.setdefault(kind, []).append(summary["wall_seconds"] / summary["seconds"])
         except (ValueError, KeyError, TypeError, OSError):  # not a run; a plan names those it cannot read

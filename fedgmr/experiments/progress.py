@@ -8,7 +8,7 @@ import math
 import time
 import warnings
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedgmr.exchange import Diverged
 from fedgmr.experiments.allocation import reused_memory
@@ -19,6 +19,7 @@ from fedgmr.experiments.result import Result, save_models
 from fedgmr.experiments.rundir import provenance, write_summary
 from fedgmr.experiments.seal import checkpoint_seal, recipe_digest
 from fedgmr.experiments.views import MERGED, Views, best_view, compared, view_of, views_due
+from fedgmr.experiments.watching import Watchers, Watching
 from fedgmr.federation import federate
 from fedgmr.reporting.history import History
 from fedgmr.reporting.recorder import Recorder
@@ -26,15 +27,6 @@ from fedgmr.training.evaluation.evaluator import Measurement
 
 _FIRST_TICKS = 3
 Scores = dict[str, tuple[Measurement, Measurement | None]]  # by view: on the test set, and on validation samples
-
-
-class Watcher(Protocol):
-    """Sees how a run goes (a display, a log)."""
-
-    def update(
-        self, *, seconds: float, tick: int, accuracy: float, density: float, bytes_up: int, bytes_down: int
-    ) -> None:
-        """Be told where the run stands."""
 
 
 class RunInProgress:
@@ -45,11 +37,11 @@ class RunInProgress:
         assembly: Assembly[Any],
         recorder: Recorder,
         directory: Path | None,
-        watcher: Watcher | None,
+        watcher: Watchers,
         recipe_text: str,
     ) -> None:
-        self.assembly, self.recorder, self.directory, self.watcher = assembly, recorder, directory, watcher
-        self.recipe_text = recipe_text
+        self.assembly, self.recorder, self.directory, self.recipe_text = assembly, recorder, directory, recipe_text
+        self.watching = Watching(watcher, assembly.recipe, assembly.task.metrics[0], recorder.rows)
         self.recipe_digest = None if directory is None else recipe_digest(directory)  # of the file, as it begins
         last = recorder.rows[-1] if recorder.rows else {"wall": 0.0, "seconds": 0.0}
         # A resumed run's wall time and evaluation grid go on where they were cut.
@@ -72,18 +64,21 @@ class RunInProgress:
                     fleet,
                     seconds=recipe.seconds,
                     after_tick=self._after_tick,
+                    stop=lambda: self.watching.stopped is not None,
                     # Real nodes' tasks are lost with the server that sent them.
                     resumed=resumed and fleet.in_flight > 0,
                 )
             self._complete()
-            if server.tick == 0:
+            stopped, self.watching.ended = self.watching.stopped, True
+            if server.tick == 0 and stopped is None:
                 warnings.warn(
                     f"Nothing was learned: no merge happened in {recipe.seconds:g} seconds. Give more seconds, faster "
                     "links, or clients that are there.",
                     stacklevel=2,
                 )
-            if self.recorder.rows[-1]["seconds"] < recipe.seconds:
-                self._record(recipe.seconds)
+            end = recipe.seconds if stopped is None else stopped["seconds"]
+            if self.recorder.rows[-1]["seconds"] < end:
+                self._record(end)
                 self._complete()
         except Diverged as error:
             self._complete()
@@ -92,17 +87,22 @@ class RunInProgress:
             raise
         finally:
             self.recorder.close()
+        result = self._result()
+        self.watching.at_end(result)
+        return result
+
+    def _result(self) -> Result:
+        """The result of a run that has ended, in its directory too."""
+        server, evaluator = self.assembly.server, self.assembly.evaluator
         # Of the final merged model; None where clients validate.
-        evaluator = self.assembly.evaluator
         validated = None if server.validate is None else evaluator.validate(*view_of(server, MERGED)).accuracy
-        views, summary = Views.of(server, evaluator), self._summary("finished", validated) | self._emptiness()
-        summary |= self._advice()
+        summary = self._summary("finished", validated) | self.watching.outcome | self._emptiness() | self._advice()
         result = Result(
             path=self.directory,
             recipe_text=self.recipe_text,
-            recipe=recipe,
+            recipe=self.assembly.recipe,
             history=History.of(self.recorder.rows),
-            views=views,
+            views=Views.of(server, evaluator),
             summary=summary,
             task=self.assembly.task,
         )
@@ -165,15 +165,17 @@ class RunInProgress:
                 seal=checkpoint_seal(self.recipe_digest, self.recorder),
             )
             self.saved = time.perf_counter()
-        if self.watcher is not None:
+        if self.watching.watchers:
             levels = server.client_levels
-            self.watcher.update(
-                seconds=fleet.now,
-                tick=server.tick,
-                accuracy=self.recorder.rows[-1]["accuracy"],
-                density=sum(map(server.ladder.__getitem__, levels)) / len(levels),
-                bytes_up=sum(fleet.bytes_up),
-                bytes_down=sum(fleet.bytes_down),
+            self.watching.after_tick(
+                {
+                    "seconds": fleet.now,
+                    "tick": server.tick,
+                    "accuracy": self.recorder.rows[-1]["accuracy"],
+                    "density": sum(map(server.ladder.__getitem__, levels)) / len(levels),
+                    "bytes_up": sum(fleet.bytes_up),
+                    "bytes_down": sum(fleet.bytes_down),
+                }
             )
 
     def _record(self, seconds: float) -> None:
@@ -196,13 +198,14 @@ class RunInProgress:
             "wall": round(time.perf_counter() - self.began, 3),
         }
         self.unscored = row, self._measure(seconds)
-        self._complete(at_once=False)
+        self._complete(at_once=self.watching.evaluations)
 
     def _measure(self, seconds: float) -> Scores:
         """Start to test the views that are due, and to validate them where there are several to choose from."""
         server, evaluator, recipe = self.assembly.server, self.assembly.evaluator, self.assembly.recipe
         settings = recipe.evaluation
-        chosen = settings.validation == "server" and len(server.ladder) > 1 and len(settings.views) > 1
+        several = len(server.ladder) > 1 and len(settings.views) > 1
+        chosen = settings.validation == "server" and (several or settings.stop is not None)
         scores: Scores = {}
         for name in views_due(server, recipe, len(self.recorder.rows), seconds):
             view = view_of(server, name)
@@ -217,6 +220,7 @@ class RunInProgress:
         measured = {name: self._fields(test, validation) for name, (test, validation) in scores.items()}
         merged = measured.pop(MERGED)
         self.recorder.record(row | merged | ({"views": measured} if measured else {}))
+        self.watching.after_evaluation(self.recorder.rows[-1])
 
     def _fields(self, test: Measurement, validation: Measurement | None) -> dict[str, Any]:
         """What a row says about one view; null where a number is not finite, because JSON has no other word for it."""

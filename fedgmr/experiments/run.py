@@ -3,25 +3,33 @@
 `simulate` is the Python entry point; `run_recipe` and `resume_run` are what the command line calls.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from fedgmr.experiments.assembly import Assembly, assemble, make_task, resolve
 from fedgmr.experiments.checkpoint import load_checkpoint
 from fedgmr.experiments.inspection import width_remarks
-from fedgmr.experiments.progress import RunInProgress, Watcher
+from fedgmr.experiments.progress import RunInProgress
 from fedgmr.experiments.result import Result
 from fedgmr.experiments.rundir import create_run, locked, open_run, resolved_text
 from fedgmr.experiments.seal import check_checkpoint, warn_of_threads
-from fedgmr.files import RECIPE
-from fedgmr.fleets.network import Link
+from fedgmr.experiments.watching import Watchers, as_watchers
+from fedgmr.files import RECIPE, SUMMARY
+from fedgmr.fleets.network import Link, NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
-from fedgmr.recipe import Recipe, TaskSettings
+from fedgmr.recipe import CheckpointSettings, EvaluationSettings, Recipe, TaskSettings
+from fedgmr.reporting.display import Display, in_notebook
 from fedgmr.reporting.recorder import Recorder
+from fedgmr.server.coordination import Participation
 from fedgmr.settings.build import build
+from fedgmr.settings.refusals import SettingError, suggestion
+from fedgmr.tasks.partition import Partition
 from fedgmr.tasks.task import Task
+from fedgmr.training.execution import ExecutionSettings
+from fedgmr.training.schedules import TrainingSettings
 
 
 def simulate(
@@ -32,8 +40,18 @@ def simulate(
     seconds: float,
     seed: int = 0,
     output: str | Path | None = None,
-    watcher: Watcher | None = None,
-    **settings: Any,
+    watcher: Watchers = None,
+    progress: bool = True,
+    name: str | None = None,
+    partition: Partition | Mapping[str, Any] | str | None = None,
+    network: NetworkSettings | Mapping[str, Any] | None = None,
+    training: TrainingSettings | Mapping[str, Any] | None = None,
+    participation: Participation | Mapping[str, Any] | None = None,
+    evaluation: EvaluationSettings | Mapping[str, Any] | None = None,
+    checkpoint: CheckpointSettings | Mapping[str, Any] | None = None,
+    device: str | None = None,
+    execution: ExecutionSettings | Mapping[str, Any] | None = None,
+    **unknown: Never,
 ) -> Result:
     """Simulate a federated run and return its history and final model.
 
@@ -44,10 +62,44 @@ def simulate(
         seconds: time budget in virtual seconds.
         seed: decides every random draw.
         output: a new run directory for records and checkpoints; None keeps all in memory.
-        watcher: is told where the run stands after each tick.
-        **settings: further sections of a recipe, as objects or plain data: `partition`, `network`, `training`,
-            `participation`, `evaluation`, `checkpoint`, `device`, `name`.
+        watcher: a Watcher or several, told how the run goes; each may end it.
+        progress: whether a display shows how the run goes; in a notebook or a file these are plain lines.
+        name: of the run, for titles and directories; None: the method's.
+        partition: how samples are dealt to clients; this and the following as objects or plain data, None: the default.
+        network: the server's uplink, noise, number formats, the time that training takes.
+        training: learning rate, its schedule, the optimiser, batch size, steps.
+        participation: how many of the free clients get a task.
+        evaluation: when and on which samples models are tested; early stopping.
+        checkpoint: how often the state is saved into `output`.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        execution: how tasks are computed.
+        **unknown: nothing; a misspelt argument is refused with the right one.
+
+    Raises:
+        SettingError: an argument cannot be used.
+        Diverged: training diverged; what was recorded before stays in `output`.
     """
+    sections: dict[str, Any] = {"name": name, "partition": partition, "network": network, "training": training}
+    sections |= {"participation": participation, "evaluation": evaluation, "checkpoint": checkpoint}
+    sections |= {"device": device, "execution": execution, "seconds": seconds, "seed": seed}
+    _refuse(unknown)
+    recipe, watchers = recipe_of(task, method, fleet, sections), as_watchers(watcher)
+    directory, own = Path(output) if output is not None else None, None if isinstance(task, str) else task
+    if not progress:
+        return run_recipe(recipe, directory, watchers, task=own)
+    with Display(stream=sys.stdout if in_notebook() else None) as display:
+        shown = display.begin("", recipe.label, recipe.seconds)
+        return run_recipe(recipe, directory, [shown, *watchers], task=own)
+
+
+def _refuse(unknown: Iterable[str]) -> None:
+    for key in unknown:
+        known = [argument for argument in simulate.__annotations__ if argument not in ("unknown", "return")]
+        raise SettingError(f"{key} is not an argument of simulate: {suggestion(key, known)}")
+
+
+def recipe_of(task: Task | str, method: Method | str, fleet: Any, sections: Mapping[str, Any]) -> Recipe:
+    """The recipe that the arguments of `simulate` describe; a section that is None has its default."""
     composed = named_method(method) if isinstance(method, str) else method
     if isinstance(fleet, str):
         fleet = build(FleetSettings, {"name": fleet}, path="fleet")
@@ -55,28 +107,22 @@ def simulate(
         fleet = build(FleetSettings, {"name": "custom", "links": fleet}, path="fleet")
     data = {
         "name": composed.name,
-        **settings,
-        "seconds": seconds,
-        "seed": seed,
+        **{key: value for key, value in sections.items() if value is not None},
         "task": TaskSettings(name=task if isinstance(task, str) else task.name),
         "method": composed,
         "fleet": fleet,
     }
-    recipe = build(Recipe, data)
-    directory = Path(output) if output is not None else None
-    return run_recipe(recipe, directory, watcher, task=None if isinstance(task, str) else task)
+    return build(Recipe, data)
 
 
-def run_recipe(
-    recipe: Recipe, output: Path | None, watcher: Watcher | None = None, *, task: Task | None = None
-) -> Result:
+def run_recipe(recipe: Recipe, output: Path | None, watcher: Watchers = None, *, task: Task | None = None) -> Result:
     """Run a recipe from the beginning; `task` in place of the one that the recipe names."""
     with recipe.execution.own_threads():
         task = task or make_task(recipe)
         return run_assembly(assemble(resolve(recipe, task), task), output, watcher)
 
 
-def resume_run(directory: Path, watcher: Watcher | None = None, *, trust: Iterable[str] = ()) -> Result:
+def resume_run(directory: Path, watcher: Watchers = None, *, trust: Iterable[str] = ()) -> Result:
     """Continue an interrupted run from its newest valid checkpoint (from the beginning if it had none yet).
 
     `trust` names packages or import paths that its recipe may import, beside those of FEDGMR_TRUST.
@@ -88,7 +134,11 @@ def resume_run(directory: Path, watcher: Watcher | None = None, *, trust: Iterab
 
 
 def run_assembly(
-    assembly: Assembly[Any], directory: Path | None, watcher: Watcher | None, *, resume: bool = False
+    assembly: Assembly[Any],
+    directory: Path | None,
+    watcher: Watchers,
+    *,
+    resume: bool = False,
 ) -> Result:
     """Run newly made objects to the time budget, in a new run directory or (None) in memory.
 
@@ -97,6 +147,7 @@ def run_assembly(
     if resume:
         assert directory is not None
         recorded = load_checkpoint(directory, assembly.server, assembly.fleet, _taken_up)
+        (directory / SUMMARY).unlink(missing_ok=True)  # of a run that was stopped or diverged
         recorder = Recorder(directory)
         recorder.cut_back(recorded or 0)
         text = (directory / RECIPE).read_text(encoding="utf-8")

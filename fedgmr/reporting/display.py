@@ -21,6 +21,7 @@ from rich.text import Text
 
 from fedgmr.files import METRICS, UPDATES, last_row
 from fedgmr.reporting.quantities import format_bytes, format_clock, format_percent
+from fedgmr.reporting.watcher import Watcher
 
 _LIVE_INTERVAL = 0.2  # wall seconds between two refreshes
 _PLAIN_INTERVAL, _PLAIN_SWEEP_INTERVAL = 10.0, 30.0
@@ -33,7 +34,7 @@ _GAP = "  "
 _BAR_WIDTHS = 8, 40
 
 
-class RunRow:
+class RunRow(Watcher):
     """One run in a display, and the watcher of that run."""
 
     def __init__(self, display: "Display", label: str, total: float, directory: str) -> None:
@@ -45,6 +46,10 @@ class RunRow:
         self._seconds_before = 0.0  # virtual seconds at the first report
         self._mark: tuple[float, float] | None = None  # (wall, virtual) seconds at the previous refresh
         self._speed = 0.0  # virtual seconds per wall second
+
+    def after_tick(self, state: Mapping[str, float]) -> None:
+        """Report where the run stands."""
+        self.update(**state)
 
     def update(self, **state: float) -> None:
         """Report where the run stands: seconds, tick, accuracy, density, bytes_up and bytes_down."""

@@ -20,7 +20,7 @@ from fedgmr.reporting.recorder import digest_rows, read_rows
 
 SCHEMA_VERSION = 1
 _NUMBERS = ("seconds", "ticks", "final_accuracy", "final_loss", "validation_accuracy", "wall_seconds", "rows")
-_MAPPINGS = ("views", "versions", "refused", "models")
+_MAPPINGS = ("views", "versions", "refused", "models", "stopped")
 _DIGESTS = frozenset({"digest", "recipe_digest", "rows_digest"})  # of which earlier releases wrote none
 
 
@@ -37,11 +37,11 @@ class Curve:
         """Average a column over runs; it keeps its value from one evaluation to the next.
 
         The grid is the runs' evaluation times from when all have begun, without near duplicates. It ends with the
-        shortest run, but a diverged run does not shorten it: its last value stands.
+        shortest run, but one that diverged or was stopped does not shorten it: its last value stands.
         """
         times = [run.history.seconds for run in runs]
         start = max(float(time[0]) for time in times)
-        lasting = [float(run.history.seconds[-1]) for run in runs if run.status != "diverged"]
+        lasting = [float(run.history.seconds[-1]) for run in runs if run.status != "diverged" and not run.stopped]
         end = max(start, min(lasting, default=max(float(time[-1]) for time in times)))
         spacing = min(float(np.median(np.diff(time, prepend=start))) for time in times)
         union = np.unique(np.concatenate(times))
@@ -85,6 +85,11 @@ class Run:
         return str(self.summary.get("status", "unfinished"))
 
     @property
+    def stopped(self) -> Mapping[str, Any]:
+        """Who ended the run before its time budget (`by`), why (`reason`), and when; empty where nobody did."""
+        return dict(self.summary.get("stopped", {}))
+
+    @property
     def seconds(self) -> float:
         """Virtual seconds this run covers."""
         return max(float(self.summary.get("seconds") or 0.0), float(self.history.seconds[-1]))
@@ -126,6 +131,8 @@ class Run:
             notices.append(f"This run has not finished: it is still going, or was interrupted. Shown up to {end}.")
         elif self.status == "diverged":
             notices.append(f"This run diverged: its numbers describe a broken model. Shown up to {end}.")
+        elif self.stopped:
+            notices.append(f"Stopped at {end} by {self.stopped.get('by')}: {self.stopped.get('reason')}.")
         elif self.status != "finished":
             notices.append(f"This run ended with status “{self.status}”. Shown up to {end}.")
         if self.summary.get("advice"):

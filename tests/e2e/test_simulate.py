@@ -106,14 +106,14 @@ def test_methods_by_name(method: str) -> None:
 
 
 def test_a_watcher_sees_every_tick() -> None:
-    class Watcher:
+    class Ticks(library.Watcher):
         ticks: list[int] = []  # noqa: RUF012
 
-        def update(self, *, tick: int, **_: Any) -> None:
-            self.ticks.append(tick)
+        def after_tick(self, state: Any) -> None:
+            self.ticks.append(state["tick"])
 
-    result = _simulate(watcher=Watcher())
-    assert Watcher.ticks == list(range(1, result.summary["ticks"] + 1))
+    result = _simulate(watcher=Ticks())
+    assert Ticks.ticks == list(range(1, result.summary["ticks"] + 1))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from e2e.recipes import recipe
 from fedgmr.experiments.result import Result
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.recipe import recipe_from
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.training.evaluation.evaluator import Measurement
 
 
@@ -16,14 +17,14 @@ class StoppedError(Exception):
     """Ends a run."""
 
 
-class Watcher:
+class Ender(Watcher):
     """Ends the run at a tick."""
 
     def __init__(self, last: int) -> None:
         self.last = last
 
-    def update(self, *, tick: int, **standing: Any) -> None:
-        if tick >= self.last:
+    def after_tick(self, state: Any) -> None:
+        if state["tick"] >= self.last:
             raise StoppedError
 
 
@@ -66,6 +67,6 @@ def test_a_row_that_waits_is_recorded_as_if_it_had_not(
     assert (most, waiting) == (1, []), "one at a time, none left over"
 
     with pytest.raises(StoppedError):
-        run_recipe(settings, tmp_path / "stopped", Watcher(5))
+        run_recipe(settings, tmp_path / "stopped", Ender(5))
     waiting.clear()
     assert rows_of(resume_run(tmp_path / "stopped")) == rows_of(expected)

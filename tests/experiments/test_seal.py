@@ -20,18 +20,19 @@ from fedgmr.experiments.seal import digest_recipe, read_sealed_run, verify_run
 from fedgmr.experiments.sweep import find_finished, recipe_key
 from fedgmr.reporting.recorder import digest_rows
 from fedgmr.reporting.report import write_report
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.text import dump, read_mapping
 
 
-class Stop:
+class Stop(Watcher):
     """Interrupts a run after a tick."""
 
     def __init__(self, tick: int) -> None:
         self.tick = tick
 
-    def update(self, *, tick: int, **_: Any) -> None:
-        if tick == self.tick:
+    def after_tick(self, state: Any) -> None:
+        if state["tick"] == self.tick:
             raise KeyboardInterrupt
 
 

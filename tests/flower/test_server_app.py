@@ -17,6 +17,7 @@ from fedgmr.experiments.rundir import read_recipe
 from fedgmr.flower.server.server_app import run
 from fedgmr.recipe import recipe_from
 from fedgmr.reporting.records import read_run
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError
 from flower.grid import RUN, FakeGrid, Node, partitions
 from flower.runs import Deployed
@@ -83,6 +84,18 @@ def test_a_run_from_its_configuration(recipe: Path, tmp_path: Path) -> None:
     assert events.count("tick") == 7
     assert events.count("accepted") == 18
     assert clock.problems == []
+
+
+def test_a_deployed_run_ends_early_as_its_recipe_says(recipe: Path, tmp_path: Path) -> None:
+    """No score is better by more than 1, so the third evaluation is the second without a better one."""
+    words = "evaluation.stop.patience=2 evaluation.stop.improvement=1"
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": words}
+    clock = VirtualClock()
+    directory, result = run(grid(tmp_path, clock), RUN, config, clock)
+    assert (result.summary["status"], result.summary["stopped"]["by"]) == ("finished", "evaluation.stop")
+    assert read_run(directory).history.seconds.tolist() == [0.0, 20.0, 40.0]
+    assert (result.summary["ticks"], clock.problems) == (4, [])
+    assert clock.now() < 60.0
 
 
 def test_a_run_goes_on_from_its_checkpoint(recipe: Path, tmp_path: Path) -> None:
@@ -225,9 +238,9 @@ def test_the_two_kinds_of_run_are_told_apart(recipe: Path, tmp_path: Path) -> No
         run(grid(tmp_path, clock), RUN, {"output": str(tmp_path / "simulated"), "resume": True}, VirtualClock())
 
 
-class _Interrupting:
-    def update(self, *, tick: int, **_: Any) -> None:
-        if tick == 2:
+class _Interrupting(Watcher):
+    def after_tick(self, state: Any) -> None:
+        if state["tick"] == 2:
             raise KeyboardInterrupt
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from fedgmr.experiments.progress import Watcher
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.processes import RETRIES, threads_per_worker
 from fedgmr.experiments.sweep.work import Outcome, Reporter, SweepWatcher, perform_run
 from fedgmr.recipe import recipe_from
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError, say_in_one_line
 from fedgmr.settings.schema import plain
 
@@ -90,7 +90,7 @@ class _Tasks:
         for key in states.keys() & {run.key for run in self.pending.values()}:  # some tell more after their end
             self._begin(self.runs[key])
             if states[key]:
-                self.watchers[key].update(**states[key])
+                self.watchers[key].after_tick(states[key])
 
     def _begin(self, run: PlannedRun) -> None:
         """Tell the watcher of a run's begin, once."""

@@ -11,6 +11,7 @@ from fedgmr.experiments.sweep.plan import PlannedRun, plan_sweep
 from fedgmr.experiments.sweep.processes import run_in_processes
 from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
 from fedgmr.recipe import Recipe
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError
 
 
@@ -101,14 +102,11 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
     return 3 if "diverged" in ends else 0
 
 
-class _Unwatched:
+class _Unwatched(Watcher):
     """Watches a sweep and its runs, and does nothing."""
 
     def begin(self, name: str, label: str, seconds: float) -> "_Unwatched":
         return self
-
-    def update(self, **state: float) -> None:
-        pass
 
     def end(self, name: str, status: str, accuracy: float | None) -> None:
         pass

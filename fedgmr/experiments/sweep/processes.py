@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from fedgmr.experiments.allocation import memory_shortage
-from fedgmr.experiments.progress import Watcher
 from fedgmr.experiments.sweep.plan import PlannedRun
 from fedgmr.experiments.sweep.work import Outcome, Reporter, SweepWatcher, perform_run
 from fedgmr.recipe import recipe_from
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.schema import plain
 
 RETRIES = 2  # how often a run is taken up again after its process died
@@ -121,7 +121,7 @@ class _Pool:
         if run is None or watcher is None:
             return  # a warning while it was idle
         if kind == "update":
-            watcher.update(**content)
+            watcher.after_tick(content)
         elif kind == "warning":
             warnings.warn(f"{run.name}: {content}", stacklevel=2)
         else:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from fedgmr.exchange import Diverged
-from fedgmr.experiments.progress import Watcher
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.sweep.plan import run_status
 from fedgmr.files import SUMMARY, read_json
 from fedgmr.recipe import Recipe
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.schema import plain
 from fedgmr.settings.trust import import_paths
 
@@ -46,13 +46,13 @@ class SweepWatcher(Protocol):
         """Take note that a run ended, with the status and the accuracy of its outcome."""
 
 
-class Reporter:
+class Reporter(Watcher):
     """The watcher of one run: passes its state on, at most once in so many wall seconds."""
 
     def __init__(self, send: Callable[[Mapping[str, float]], object], interval: float) -> None:
         self._send, self._interval, self._due = send, interval, 0.0
 
-    def update(self, **state: float) -> None:
+    def after_tick(self, state: Mapping[str, float]) -> None:
         """Pass the state on, if that is due."""
         now = time.monotonic()
         if now >= self._due:

@@ -4,6 +4,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,17 +14,18 @@ from fedgmr.experiments.sweep import exit_code, find_finished, perform_sweep, pl
 from fedgmr.experiments.sweep.plan import run_name
 from fedgmr.experiments.sweep.work import Outcome
 from fedgmr.recipe import recipe_from
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError
 
 
 @dataclass
-class Ticks:
+class Ticks(Watcher):
     """A watcher of one run."""
 
     seen: list[float]
 
-    def update(self, *, tick: int, **_: float) -> None:
-        self.seen.append(tick)
+    def after_tick(self, state: Any) -> None:
+        self.seen.append(state["tick"])
 
 
 class Log:
