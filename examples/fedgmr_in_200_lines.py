@@ -133,7 +133,7 @@ class FedGMR:
     def trained(self, client: int, mask: Tensor) -> Tensor:
         """Local SGD on the masked model with the client's next mini-batches."""
         rate = self.settings.learning_rate * 0.5 ** (self.tick / self.settings.halving)
-        (inputs, targets), values = self.task.train, self.model * mask
+        (inputs, targets), values = self.task.train[:], self.model * mask
         for batch in self.order.batches(client, self.batches[client], self.settings.steps):
             vector_to_parameters(values, self.module.parameters())
             loss = self.task.loss(self.module(self.task.inputs(inputs[batch])), targets[batch])
@@ -158,7 +158,7 @@ class FedGMR:
 
     def restore(self) -> None:
         """Move each client whose sub-model has stopped improving up one level."""
-        held_out = [tensor[self.held_out] for tensor in self.task.train]
+        held_out = self.task.train[self.held_out]
         metrics = {level: self.accuracy(level, *held_out) for level in set(self.client_levels)}
         for client, level in enumerate(self.client_levels):
             best, waited = self.checks[client]
@@ -191,7 +191,7 @@ def main(ticks: int = 200) -> None:
         server.dispatch(free)
         due |= {client: tick + math.ceil(server.densities()[client] / links[client] - 1e-9) for client in free}
         if tick % 20 == 0:
-            accuracy = server.accuracy(4, *server.task.test)
+            accuracy = server.accuracy(4, *server.task.test[:])
             print(f"{tick:4}  {accuracy:8.3f}  ", *(f"{density:4} " for density in server.densities()))
 
 

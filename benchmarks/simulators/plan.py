@@ -52,8 +52,8 @@ def write_images(root: Path, count: int, layouts: Sequence[str], seed: int) -> s
     root.mkdir(parents=True)
     if os.environ.get("FEDGMR_DATA"):
         task = named_task("cifar10", {}, seed)
-        pixels = torch.cat([task.train[0], task.test[0]])[:count].permute(0, 2, 3, 1).numpy()
-        labels, data = torch.cat([task.train[1], task.test[1]])[:count].numpy(), task.stand_in or "CIFAR-10"
+        pixels = torch.cat([task.train.inputs, task.test.inputs])[:count].permute(0, 2, 3, 1).numpy()
+        labels, data = torch.cat([task.train.targets, task.test.targets])[:count].numpy(), task.stand_in or "CIFAR-10"
     else:
         draw = generator(seed, "synthetic images")
         pixels = draw.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)

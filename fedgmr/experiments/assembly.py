@@ -30,7 +30,8 @@ from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.partition import Indices, SampleOrder
-from fedgmr.tasks.task import Samples, Task, named_task
+from fedgmr.tasks.samples import Samples
+from fedgmr.tasks.task import Task, named_task
 from fedgmr.tasks.trial import try_task
 from fedgmr.training.choice import LocalTraining
 from fedgmr.training.evaluation.evaluator import Evaluator
@@ -103,10 +104,10 @@ def as_evaluated(task: Task, recipe: Recipe) -> Task:
     if settings.metric is not None:
         task = task.led_by(settings.metric)
     if settings.validation_samples is not None:
-        if settings.validation_samples >= len(task.train[0]):
+        if settings.validation_samples >= len(task.train):
             raise ValueError(
                 f"evaluation.validation_samples is {settings.validation_samples}: {task.name} has "
-                f"{len(task.train[0])} training samples; give fewer."
+                f"{len(task.train)} training samples; give fewer."
             )
         task = replace(task, holdout=settings.validation_samples)
     return task if settings.test_samples is None else task.tested_on(settings.test_samples, recipe.seed)
@@ -174,7 +175,7 @@ def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = No
 
     `parts` are the clients' samples; None where only they know them.
     """
-    method, device = recipe.method, task.train[0].device
+    method, device = recipe.method, task.train.device
     layout = task.layout()
     evaluator = Evaluator(
         task,
@@ -214,14 +215,13 @@ def _validation_samples(recipe: Recipe, task: Task) -> Samples | None:
         return None
     if recipe.evaluation.validation == "test":
         return task.test
-    held_out = torch.from_numpy(task.hold_out(recipe.seed)[1]).to(task.train[0].device)
-    return task.train[0][held_out], task.train[1][held_out]
+    return task.train.part(torch.from_numpy(task.hold_out(recipe.seed)[1]).to(task.train.device))
 
 
 def _report_range(recipe: Recipe, task: Task) -> ReportRange:
     """The reports that a client can make of the task's leading metric."""
     lowest, highest = task.metrics[0].scores
-    held_out, targets = recipe.evaluation.client_holdout, task.train[1]
+    held_out, targets = recipe.evaluation.client_holdout, task.train.targets
     each = targets[0].numel() if len(targets) else 1
     return ReportRange(lowest=lowest, highest=highest, targets=each, share=held_out / (1 - held_out))
 
@@ -234,7 +234,7 @@ def make_plan(recipe: Recipe, task: Task, model: nn.Module) -> ChannelPlan | Non
     """The task's model's channels, where the method needs them; layers that keep their full width are named."""
     if not (recipe.method.by_width or recipe.method.label_aware):
         return None
-    plan = follow_channels(model, task.inputs(task.train[0][:2]))
+    plan = follow_channels(model, task.example(2))
     if recipe.method.by_width and plan.whole:
         warnings.warn(f"These keep their full width at every density. {'; '.join(plan.whole)}.", stacklevel=2)
     return plan
@@ -252,12 +252,12 @@ def _profiles(recipe: Recipe, parts: Sequence[Indices] | None) -> list[ClientPro
 
 
 def _labels(task: Task, layout: Layout, plan: ChannelPlan, clients: int, parts: Sequence[Indices] | None) -> Labels:
-    if task.train[1].dtype.is_floating_point:
+    if task.train.targets.dtype.is_floating_point:
         raise ValueError(
             f"method.aggregation is label_aware and the targets of {task.name} are no classes: "
             "set method.aggregation.label_aware to false."
         )
-    labels = Labels.of(layout, plan.heads, clients=clients, device=task.train[0].device)
+    labels = Labels.of(layout, plan.heads, clients=clients, device=task.train.device)
     for client, part in enumerate(parts or ()):
-        labels.owned[client, torch.unique(task.train[1][torch.from_numpy(part)])] = True
+        labels.owned[client, torch.unique(task.train.targets[torch.from_numpy(part)])] = True
     return labels

@@ -11,8 +11,8 @@ from fedgmr.tasks.task import Task
 def deal(recipe: Recipe, task: Task, clients: int) -> tuple[list[Indices], list[Indices] | None]:
     """The samples of every client by the recipe's partition, and those held out by each where clients validate."""
     where = recipe.evaluation.validation
-    indices = task.hold_out(recipe.seed)[0] if where == "server" else np.arange(len(task.train[0]))
-    targets = task.train[1].cpu().numpy()
+    indices = task.hold_out(recipe.seed)[0] if where == "server" else np.arange(len(task.train))
+    targets = task.train.targets.cpu().numpy()
     labels = targets[indices] if targets.ndim == 1 and targets.dtype.kind in "iu" else None
     users = None if task.users is None else task.users.cpu().numpy()[indices]
     parts = recipe.partition.deal(Pool(indices=indices, labels=labels, users=users, clients=clients, seed=recipe.seed))

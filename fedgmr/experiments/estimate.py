@@ -124,8 +124,8 @@ class Probe:
     def measure(cls, recipe: Recipe, task: Task) -> "Probe":
         """Time clients' tasks and part of an evaluation, on the device the recipe asks for."""
         task = as_evaluated(task, recipe)
-        count = min(len(task.test[0]), _PROBED_SAMPLES)
-        small: Task = replace(task, test=(task.test[0][:count], task.test[1][:count]))
+        count = min(len(task.test), _PROBED_SAMPLES)
+        small: Task = replace(task, test=task.test.part(slice(count)))
         assembly = assemble(resolve(recipe, task), small)
         server, executor, device = assembly.server, assembly.fleet.executor, torch.device(assembly.recipe.device)
         tasks, levels = server.tasks(assembly.fleet.free(), 0.0), range(len(server.ladder))
@@ -141,7 +141,7 @@ class Probe:
             layout=server.layout,
             updates=updates,
             sample=evaluated / count,
-            test=len(task.test[0]),
+            test=len(task.test),
             validation=len(task.hold_out(recipe.seed)[1]),
         )
 

@@ -85,7 +85,7 @@ def inspect(
     """
     task = named_task(task, {}, seed) if isinstance(task, str) else task
     model, layout = task.initial_model(seed), task.layout()
-    plan = follow_channels(model, task.inputs(task.train[0][:2]))
+    plan = follow_channels(model, task.example(2))
     composed = [named_method(method) if isinstance(method, str) else method for method in methods]
     at = RankingInputs(layout=layout, ladder=(1.0,), model=layout.flatten(model), seed=seed, plan=plan)
     levels, refused = dict[str, tuple[LevelSize, ...]](), dict[str, str]()

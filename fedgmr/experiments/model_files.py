@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._pytree import tree_map
 
 from fedgmr.experiments.checkpoint import copied_to_host, save_model
@@ -23,6 +23,7 @@ from fedgmr.files import write_atomic
 from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.channels.slicing import slice_module
+from fedgmr.submodels.inputs import Inputs, arguments, outputs_of
 
 _SAMPLES = 2  # in the example that a computation is recorded with; one would fix the size of a batch
 _EQUAL = 1e-4  # of the largest output: how far a small network may be from the whole one with zeros
@@ -50,13 +51,14 @@ def view_of_level(result: Result, density: float) -> str:
 def exported_program(result: Result, view: str) -> torch.export.ExportedProgram:
     """A view as a computation that PyTorch runs without the model's class."""
     task, module = result.made_task, result.module(view)
-    inputs = task.inputs(task.test[0][:_SAMPLES])
+    inputs = task.inputs(task.test[:_SAMPLES][0])
     if result.recipe.method.by_width and view not in result.final_views.states:
         module = _sliced(result.final_views, view, module, inputs)
-    batch = tree_map(lambda _: {0: torch.export.Dim.AUTO}, (inputs,))
+    by_place, by_name = arguments(inputs)
+    batch = tree_map(lambda _: {0: torch.export.Dim.AUTO}, by_name or by_place)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of PyTorch's own recurrent layers
-        program = torch.export.export(module, (inputs,), dynamic_shapes=batch)
+        program = torch.export.export(module, by_place, by_name, dynamic_shapes=batch)
     given = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in given]
     if any(isinstance(value.shape[0], int) for value in values):
@@ -65,7 +67,7 @@ def exported_program(result: Result, view: str) -> torch.export.ExportedProgram:
 
 
 @torch.no_grad()
-def _sliced(views: Views, view: str, module: nn.Module, inputs: Tensor) -> nn.Module:
+def _sliced(views: Views, view: str, module: nn.Module, inputs: Inputs) -> nn.Module:
     """The module with the channels of a level alone, or as it is where that computes something else."""
     plan = follow_channels(module, inputs)
     level = [level_name(density) for density in views.ladder].index(view)
@@ -76,7 +78,7 @@ def _sliced(views: Views, view: str, module: nn.Module, inputs: Tensor) -> nn.Mo
             if axis is not None:
                 kept[axis[(levels <= level).movedim(dim, 0).reshape(levels.shape[dim], -1).any(1)]] = True
     small = slice_module(module, plan, kept)
-    wanted, found = module(inputs), small(inputs)
+    wanted, found = outputs_of(module, inputs), outputs_of(small, inputs)
     if bool((found - wanted).abs().max() <= _EQUAL * wanted.abs().max()):
         return small
     warnings.warn(

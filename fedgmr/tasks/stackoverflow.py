@@ -22,8 +22,9 @@ from fedgmr.tasks.losses import padded_cross_entropy, token_cross_entropy, token
 from fedgmr.tasks.metrics import Metric
 from fedgmr.tasks.models.post_norm import PostNormTransformer
 from fedgmr.tasks.models.transformer import HEAD, Transformer2L
+from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.sources import Source, check_whole, check_word, kept_head
-from fedgmr.tasks.task import Samples, Task
+from fedgmr.tasks.task import Task
 from fedgmr.tasks.words import TOKENS, WORDS, Tokens, Vocabulary
 
 SOURCES = (
@@ -175,6 +176,6 @@ def _windows(path: Path, stream: Tokens, size: int) -> list[Tokens]:
 
 
 def _stacked(by_user: Sequence[Sequence[Tokens]]) -> Samples:
-    """(inputs, targets): the same tokens, one place apart."""
+    """Inputs and targets are the same tokens, one place apart."""
     tokens = torch.from_numpy(np.stack([row for rows in by_user for row in rows]))
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    return Samples(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())

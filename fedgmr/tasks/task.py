@@ -20,11 +20,13 @@ from torch.nn import functional
 from fedgmr.seeding import derived_seed, generator
 from fedgmr.settings.build import imported
 from fedgmr.settings.refusals import SettingError, suggestion
+from fedgmr.submodels.inputs import Inputs
 from fedgmr.submodels.layout import Layout
+from fedgmr.tasks.given import Columns, settle, source_of
 from fedgmr.tasks.metrics import Measure, Metric, top1
+from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.trial import check_metrics
 
-Samples = tuple[Tensor, Tensor]  # inputs, targets; the first dimension is the sample
 Drawn = NDArray[np.float32]  # the numbers that an augmentation drew: [samples, as many as it needs]
 
 
@@ -34,7 +36,7 @@ class Augmentation(Protocol):
     def draw(self, draws: np.random.Generator, count: int, /) -> Drawn:
         """The numbers for `count` samples, one row each; all that is random."""
 
-    def apply(self, inputs: Tensor, drawn: Tensor, /) -> Tensor:
+    def apply(self, inputs: Any, drawn: Tensor, /) -> Inputs:
         """The prepared inputs, changed; a function of tensors on one device that never waits for their values."""
 
 
@@ -44,36 +46,36 @@ class Task:
 
     name: str  # short, for directories and tables
     model: Callable[[], nn.Module]  # makes a fresh module; called under the run's seed
-    train: Samples  # of all clients together; a partition deals them out
-    test: Samples  # the global model is evaluated on these
+    train: Samples | Any  # of all clients together; a partition deals them out; docs/own-data.md has what it takes
+    test: Samples | Any  # the global model is evaluated on these
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy  # mean loss of (outputs, targets)
     metric: Metric | Measure = top1  # the leading one; a bare measure is an accuracy, a share of which more is better
     also: tuple[Metric, ...] = ()  # recorded beside it
-    prepare: Callable[[Tensor], Tensor] | None = None  # applied to every batch's inputs on the device: bytes to floats
+    prepare: Callable[[Any], Inputs] | None = None  # applied to every batch's inputs on the device: bytes to floats
     augment: Augmentation | None = None  # changes the prepared inputs of every training batch at random
     users: Tensor | None = None  # int per training sample, for the partition by user
     holdout: int | float = 0.05  # training samples (a number or a share) the server holds out for validation
     keep: tuple[str, ...] = ()  # name patterns of parameters always kept although their layer is prunable
     prune: tuple[str, ...] = ()  # name patterns of parameters that are prunable although the rule keeps them
+    columns: Columns | None = None  # of tables: the inputs' (one, or several), the target's; None: as they are named
+    lazy: bool | None = None  # whether inputs are read when they are needed; None: datasets of more than 2 GiB
     evaluation_batch: int = 1000  # most samples in one forward pass of an evaluation, for memory alone
     title: str = ""  # for people; defaults to the name
     stand_in: str | None = None  # a sentence where the data stands in for other data; repeated in every output
 
     def __post_init__(self) -> None:
-        for part, (inputs, targets) in (("train", self.train), ("test", self.test)):
-            if len(inputs) != len(targets) or not len(inputs):
-                raise ValueError(
-                    f"{self.name}.{part} has {len(inputs)} inputs and {len(targets)} targets: "
-                    "give as many of each, at least one."
-                )
-        if self.users is not None and len(self.users) != len(self.train[0]):
+        for part in ("test", "train"):
+            where = f"{self.name}.{part}"
+            samples = settle(source_of(getattr(self, part), where, self.columns), where, self.lazy)
+            object.__setattr__(self, part, samples)
+        if self.users is not None and len(self.users) != len(self.train):
             raise ValueError(f"{self.name}.users has {len(self.users)} entries: give one per training sample.")
         if self.evaluation_batch < 1:
             raise ValueError(f"{self.name}.evaluation_batch is {self.evaluation_batch}: give at least 1.")
-        check_metrics(self.name, self.metrics, self.loss, self.train[1])
+        check_metrics(self.name, self.metrics, self.loss, self.train.targets)
 
     def __repr__(self) -> str:
-        return f"Task({self.name!r}, {len(self.train[0]):,} training and {len(self.test[0]):,} test samples)"
+        return f"Task({self.name!r}, {len(self.train):,} training and {len(self.test):,} test samples)"
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -100,13 +102,17 @@ class Task:
             torch.manual_seed(derived_seed(seed, "model"))
             return self.model()
 
-    def inputs(self, batch: Tensor) -> Tensor:
-        """The model's input for a batch of stored inputs."""
+    def inputs(self, batch: Inputs) -> Inputs:
+        """The model's inputs for a batch of stored inputs."""
         return batch if self.prepare is None else self.prepare(batch)
+
+    def example(self, count: int) -> Inputs:
+        """The model's inputs for the first training samples."""
+        return self.inputs(self.train[:count][0])
 
     def hold_out(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """(training indices for the clients, training indices the server validates on), drawn by the seed."""
-        total = len(self.train[0])
+        total = len(self.train)
         count = self.holdout if isinstance(self.holdout, int) else round(self.holdout * total)
         if not 0 < count < total:
             raise ValueError(f"{self.name}.holdout is {self.holdout}: it must leave samples on both sides of {total}.")
@@ -115,18 +121,16 @@ class Task:
 
     def tested_on(self, count: int, seed: int) -> "Task":
         """The same task with `count` of its test samples, drawn by the seed; the title says so."""
-        total = len(self.test[0])
+        total = len(self.test)
         if count >= total:
             return self
         chosen = torch.from_numpy(np.sort(generator(seed, "test").permutation(total)[:count]))
-        part = tuple(tensor[chosen.to(tensor.device)] for tensor in self.test)
         title = f"{self.title or self.name}, {count:,} of {total:,} test samples"
-        return dataclasses.replace(self, test=part, title=title)  # type: ignore[arg-type]
+        return dataclasses.replace(self, test=self.test.part(chosen.to(self.test.device)), title=title)
 
     def to(self, device: torch.device) -> "Task":
         """The same task with its data on `device`."""
-        moved = {part: tuple(t.to(device) for t in getattr(self, part)) for part in ("train", "test")}
-        return dataclasses.replace(self, **moved)  # type: ignore[arg-type]
+        return dataclasses.replace(self, train=self.train.to(device), test=self.test.to(device))
 
 
 def named_task(name: str, options: Mapping[str, Any], seed: int) -> Task:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgmr.submodels.inputs import Inputs, leaves, outputs_of
 from fedgmr.tasks.metrics import Metric, class_dim
 
 if TYPE_CHECKING:
@@ -44,10 +45,10 @@ def check_metrics(
 @torch.no_grad()
 def try_task(task: "Task", model: nn.Module) -> None:
     """Pass two training samples through a model, the loss and the metrics; ValueError where they do not fit."""
-    inputs, targets = (part[:2] for part in task.train)
+    inputs, targets = task.train[:2]
     training = model.training
     try:
-        outputs = model.eval()(task.inputs(inputs))
+        outputs = outputs_of(model.eval(), task.inputs(inputs))
     except Exception as error:
         raise ValueError(_failure(task, "model", inputs, None, error)) from error
     finally:
@@ -96,9 +97,10 @@ def _check_classes(task: "Task", metric: Metric, outputs: Tensor, targets: Tenso
         )
 
 
-def _failure(task: "Task", part: str, given: Tensor, targets: Tensor | None, error: Exception) -> str:
+def _failure(task: "Task", part: str, given: Inputs, targets: Tensor | None, error: Exception) -> str:
     reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    told = f"inputs of shape {list(given.shape)}" if targets is None else f"outputs of shape {list(given.shape)}"
+    shapes = " and ".join(str(list(tensor.shape)) for tensor in leaves(given))
+    told = f"inputs of shape {shapes}" if targets is None else f"outputs of shape {shapes}"
     if targets is not None:
         told += f" and {str(targets.dtype).removeprefix('torch.')} targets of shape {list(targets.shape)}"
     return f"{task.name}'s {part} fails on two samples, with {told} ({reason}): make them fit each other."

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedgmr.submodels.channels.plan import ChannelPlan
+from fedgmr.submodels.inputs import Inputs
 from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.submodels.levels import Ladder
 from fedgmr.submodels.widths import WidthRule
@@ -81,23 +82,25 @@ class LocalTraining:
 
     def graphed(self) -> GraphedExecutor:
         """Tasks side by side in CUDA graphs."""
-        if self.work.device.type != "cuda" or not self.work.rule.capturable(self.settings.optimizer):
+        capturable = self.work.single and self.work.rule.capturable(self.settings.optimizer)
+        if self.work.device.type != "cuda" or not capturable:
             raise ValueError(
-                f"execution.executor is graphed, which needs a CUDA device (here: {self.work.device.type}), and for "
-                "ordered dropout SGD without distillation: set execution.executor to sequential or auto."
+                f"execution.executor is graphed, which needs a CUDA device (here: {self.work.device.type}), inputs "
+                "that are one tensor in memory, and for ordered dropout SGD without distillation: set "
+                "execution.executor to sequential or auto."
             )
         return GraphedExecutor(self.work, self.static_workspace, slots=self.work.execution.slots)
 
     def stacked(self) -> StackedExecutor:
         """Tasks side by side in the same kernels."""
         plan = None
-        if self.work.device.type == "cuda":
+        if self.work.device.type == "cuda" and self.work.single:
             plan = StackedExecutor.plan_for(self.work, self._model(), self.layout, self.settings.optimizer)
         if plan is None:
             raise ValueError(
-                "execution.executor is stacked, which needs a CUDA device, Triton, a chain of convolutions, ReLU, 2 x "
-                "2 maxima and linear layers in float32, and SGD (plain for FIARSE): set execution.executor to graphed "
-                "or auto."
+                "execution.executor is stacked, which needs a CUDA device, Triton, inputs that are one tensor in "
+                "memory, a chain of convolutions, ReLU, 2 x 2 maxima and linear layers in float32, and SGD (plain for "
+                "FIARSE): set execution.executor to graphed or auto."
             )
         return StackedExecutor(self.work, plan, self.settings.optimizer, most=self.work.execution.slots)
 
@@ -132,9 +135,8 @@ class LocalTraining:
     def _model(self) -> nn.Module:
         return self.work.task.initial_model(self.work.seed)
 
-    def _batch(self) -> Tensor:
-        task = self.work.task
-        return task.inputs(task.train[0][: self.settings.batch_size])
+    def _batch(self) -> Inputs:
+        return self.work.task.example(self.settings.batch_size)
 
     def _sliced(self, model: nn.Module, *, channels_last: bool = False, fused: bool = False) -> SlicedCutter:
         frozen = any(not parameter.requires_grad for parameter in model.parameters())
@@ -159,6 +161,8 @@ class LocalTraining:
 
     def _on_gpu(self) -> Literal["sequential", "graphed", "stacked"]:
         work, optimizer = self.work, self.settings.optimizer
+        if not work.single:
+            return "sequential"
         if StackedExecutor.plan_for(work, self._model(), self.layout, optimizer) is not None:
             return "stacked"
         possible = self.work.rule.capturable(optimizer) and GraphedExecutor.can_capture(work, self._model())

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from fedgmr.exchange import ClientTask
 from fedgmr.seeding import generator
+from fedgmr.submodels.inputs import Inputs, outputs_of
 from fedgmr.submodels.layout import TensorPlace
 from fedgmr.training.optimizers import Optimizer
 from fedgmr.training.submodel.workspace import SubModel, Workspace
@@ -74,7 +75,7 @@ class LocalRule:
         """Choose the level that the client's mini-batch `number` trains."""
         return task.level
 
-    def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
+    def step(self, workspace: Workspace, inputs: Inputs, targets: Tensor, level: int) -> Tensor:
         """Train on the mini-batch at `level`, which `self.level` chose; returns the detached loss."""
         sub = workspace.open(level)
         loss = sub.loss_on(inputs, targets)
@@ -94,7 +95,7 @@ class PlainSGD(LocalRule):
         """All weights take part; there is no proximal term in a stack."""
         return None if self.proximal else Stacking()
 
-    def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
+    def step(self, workspace: Workspace, inputs: Inputs, targets: Tensor, level: int) -> Tensor:
         """Forward, backward, one step; the proximal term is in the gradients and not in the loss returned."""
         if not self.proximal:
             return super().step(workspace, inputs, targets, level)
@@ -174,16 +175,16 @@ class OrderedDropout(LocalRule):
             return choices[(number - task.first_batch) % len(choices)]
         return choices[int(generator(seed, "width", task.client, number).integers(len(choices)))]
 
-    def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
+    def step(self, workspace: Workspace, inputs: Inputs, targets: Tensor, level: int) -> Tensor:
         """One step at the drawn width; with distillation a step at the own width and the drawn one, gradients added."""
         if not self.distillation or level == workspace.task.level:
             return super().step(workspace, inputs, targets, level)
         own = workspace.open()
-        outputs = own.module(inputs)
+        outputs = outputs_of(own.module, inputs)
         loss = own.loss(outputs, targets)
         gradients = own.gradients(loss)
         narrow = workspace.open(level)
-        student = narrow.module(inputs)
+        student = outputs_of(narrow.module, inputs)
         teacher = outputs.detach()
         if self.soft_targets == "sigmoid":
             distilled = functional.binary_cross_entropy_with_logits(student, teacher.sigmoid())
@@ -220,7 +221,7 @@ class ThresholdedSGD(LocalRule):
             return None
         return Stacking(mode="threshold", derivative=self.derivative, prunable=self.ranks == "prunable")
 
-    def step(self, workspace: Workspace, inputs: Tensor, targets: Tensor, level: int) -> Tensor:
+    def step(self, workspace: Workspace, inputs: Inputs, targets: Tensor, level: int) -> Tensor:
         """One step of the kept weights."""
         sub = workspace.open()
         thetas = self._thresholds(sub)

@@ -6,17 +6,20 @@ changes nothing. Read next: `plain/sequential.py`, which performs it as a plain 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 
 import torch
 from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask, Report, Update
 from fedgmr.seeding import derived_seed, generator
+from fedgmr.submodels.inputs import Inputs, each, outputs_of
 from fedgmr.tasks.metrics import class_dim
 from fedgmr.tasks.partition import Indices, SampleOrder
+from fedgmr.tasks.samples import Batch
 from fedgmr.tasks.task import Drawn, Task
 from fedgmr.training.evaluation.statistics import BatchNorms
 from fedgmr.training.execution import ExecutionSettings
@@ -41,7 +44,7 @@ class LocalWork:
     @property
     def device(self) -> torch.device:
         """The device of the data and of the work."""
-        return self.task.train[0].device
+        return self.task.train.device
 
     def batches(self, task: ClientTask) -> Indices:
         """Training indices [steps, batch] of the task's mini-batches."""
@@ -70,14 +73,46 @@ class LocalWork:
         """The level each of the task's mini-batches trains."""
         return [self.rule.level(task, task.first_batch + step, self.seed) for step in range(self.steps)]
 
-    def prepared(self, batches: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Inputs and targets [steps, batch, ...] as they are trained on."""
-        inputs, targets = self.task.train
-        chosen = self.task.inputs(inputs[batches.flatten()])
-        if drawn is not None:
-            assert self.task.augment is not None
-            chosen = self.task.augment.apply(chosen, drawn.to(self.device))
-        return chosen.view(*batches.shape, *chosen.shape[1:]), targets[batches]
+    @property
+    def single(self) -> bool:
+        """Whether the model's input is one tensor, made from one that is in memory."""
+        return isinstance(self.task.train.inputs, Tensor) and isinstance(self.task.example(1), Tensor)
+
+    def mini_batches(self, tasks: Sequence[ClientTask]) -> Iterator[Batch]:
+        """The mini-batches of the tasks, one after the other, as they are trained on."""
+        if self.task.train.lazy:
+            yield from self._read(tasks)
+            return
+        for task in tasks:
+            drawn = self.drawn(task)
+            batches = torch.from_numpy(self.batches(task)).to(self.device)
+            inputs, targets = self.prepared(batches, None if drawn is None else torch.from_numpy(drawn))
+            for step in range(self.steps):
+                yield each(itemgetter(step), inputs), targets[step]
+
+    def _read(self, tasks: Sequence[ClientTask]) -> Iterator[Batch]:
+        """Read mini-batch after mini-batch, also those of the next task while one is trained."""
+        chosen = (torch.from_numpy(batch) for task in tasks for batch in self.batches(task))
+        read = self.task.train.ahead(chosen)
+        for task in tasks:
+            drawn, size = self.drawn(task), self.order.batch_size
+            for step in range(self.steps):
+                inputs, targets = next(read)
+                rows = None if drawn is None else torch.from_numpy(drawn[step * size : (step + 1) * size])
+                yield self._changed(inputs, rows), targets
+
+    def prepared(self, batches: Tensor, drawn: Tensor | None) -> Batch:
+        """Inputs and targets [steps, batch, ...] as they are trained on, of samples in memory."""
+        train = self.task.train
+        chosen = self._changed(each(lambda tensor: tensor[batches.flatten()], train.inputs), drawn)
+        return each(lambda tensor: tensor.view(*batches.shape, *tensor.shape[1:]), chosen), train.targets[batches]
+
+    def _changed(self, inputs: Inputs, drawn: Tensor | None) -> Inputs:
+        prepared = self.task.inputs(inputs)
+        if drawn is None:
+            return prepared
+        assert self.task.augment is not None
+        return self.task.augment.apply(prepared, drawn.to(self.device))
 
     def loss_of(self, client: int) -> Loss:
         """The client's loss: the task's, with the logits of classes it does not have at 0 where the rule says so."""
@@ -87,7 +122,7 @@ class LocalWork:
         """Bool [classes]: the classes that the client does not have."""
         if client not in self._absent:
             part = torch.from_numpy(self.order.parts[client]).to(self.device)
-            present = torch.unique(self.task.train[1][part])
+            present = torch.unique(self.task.train.targets[part])
             everything = torch.ones(classes, dtype=torch.bool, device=self.device)
             self._absent[client] = everything.index_fill_(0, present, False)
         return self._absent[client]
@@ -101,17 +136,17 @@ class LocalWork:
         """Measure the received sub-model in `module` on the client's own held-out samples, with batch statistics."""
         assert self.held_out is not None
         indices = torch.from_numpy(self.held_out[task.client]).to(self.device)
-        inputs, targets = self.task.train
+        own = self.task.train.part(indices)
         sums, count = torch.zeros(1, dtype=torch.float64), 0
         metric = self.task.metrics[0]
         # Equal batches, as where the server evaluates.
-        batches = torch.tensor_split(indices, max(1, math.ceil(len(indices) / self.task.evaluation_batch)))
+        batches = own.split(max(1, math.ceil(len(own) / self.task.evaluation_batch)))
         norms = BatchNorms(module) if len(indices) > 1 else BatchNorms()
         module.eval()
         with torch.no_grad(), norms.batch_statistics(rebuild=self.rebuilds) as begin:
-            for number, part in enumerate(batches):
+            for number, (inputs, targets) in enumerate(batches):
                 begin(number)
-                totals, counted = metric.measure(module(self.task.inputs(inputs[part])), targets[part])
+                totals, counted = metric.measure(outputs_of(module, self.task.inputs(inputs)), targets)
                 sums, count = sums + torch.as_tensor(totals).reshape(-1).cpu(), count + counted
         module.train()
         return Report(metric=metric.score(metric.pooled(sums.tolist(), count)), samples=count)

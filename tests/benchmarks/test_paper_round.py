@@ -40,6 +40,6 @@ def test_a_row_says_what_was_measured() -> None:
 def test_made_up_samples_fit_the_net(net: str) -> None:
     task = paper_fleet.made_up(net)
     with torch.no_grad():
-        outputs = task.initial_model(0)(task.train[0][:2])
+        outputs = task.initial_model(0)(task.train.inputs[:2])
     assert outputs.shape[-1] == paper_fleet.NETS[net].classes
-    assert torch.isfinite(task.loss(outputs, task.train[1][:2]))
+    assert torch.isfinite(task.loss(outputs, task.train.targets[:2]))

@@ -30,7 +30,7 @@ def test_the_library_reads_the_model(fedgmr: Command) -> None:
     assert unexpected == []
     assert all(name.endswith("num_batches_tracked") for name in missing)
     with torch.no_grad():
-        hits = (net(task.test[0]).argmax(-1) == task.test[1]).double().mean()
+        hits = (net(task.test.inputs).argmax(-1) == task.test.targets).double().mean()
     summary = json.loads((run / "summary.json").read_text())
     assert float(hits) == pytest.approx(summary["final_accuracy"], abs=1e-12)
     assert summary["final_accuracy"] > 0.4  # of four classes

@@ -63,7 +63,7 @@ def test_no_client_trains_on_what_it_validates_on() -> None:
         assert len(held_out) == round(0.2 * (len(part) + len(held_out)))
         assert not set(part.tolist()) & set(held_out.tolist())
     dealt = np.concatenate([*work.order.parts, *work.held_out])
-    assert sorted(dealt.tolist()) == list(range(len(run.task.train[0])))  # the server held nothing back
+    assert sorted(dealt.tolist()) == list(range(len(run.task.train.inputs)))  # the server held nothing back
 
 
 @pytest.mark.parametrize("norm", ["rebuilt", "running"])

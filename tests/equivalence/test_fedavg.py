@@ -32,7 +32,7 @@ def plain_fedavg(task: Task, *, clients: int, rounds: int, seed: int) -> list[Mo
     net = task.initial_model(seed).train()
     parameters = list(net.parameters())
     state = [*parameters, *(buffer for buffer in net.buffers() if buffer.is_floating_point())]
-    inputs, targets = task.train
+    inputs, targets = task.train[:]
     whole = [tensor.detach().clone() for tensor in state]
     history = []
     for number in range(rounds):
@@ -115,7 +115,7 @@ def test_fedasync_of_one_client_is_sequential_sgd(make: Callable[[], Task]) -> N
     batches = SampleOrder(dealt, seed=0, batch_size=BATCH).batches(0, 0, 8 * STEPS)
     assert sorted(np.unique(batches)) == sorted(indices)  # more than an epoch
     for number, batch in enumerate(batches, start=1):
-        loss = functional.cross_entropy(net(task.train[0][batch]), task.train[1][batch])
+        loss = functional.cross_entropy(net(task.train.inputs[batch]), task.train.targets[batch])
         with torch.no_grad():
             for tensor, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                 tensor.add_(gradient, alpha=-0.1)

@@ -41,7 +41,7 @@ def task() -> Task:
         # No unit that is dead: where nothing changes, rounding alone would rank.
         return nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)).double()
 
-    train, test = ((inputs.double(), targets) for inputs, targets in (made.train, made.test))
+    train, test = ((inputs.double(), targets) for inputs, targets in (made.train[:], made.test[:]))
     return Task(name="dense", model=net, train=train, test=test)
 
 

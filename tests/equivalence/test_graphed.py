@@ -69,14 +69,14 @@ def images(dtype: torch.dtype = torch.float64) -> Task:
         base,
         name="pictures",
         model=net,
-        train=float_of(base.train),
-        test=float_of(base.test),
+        train=float_of(base.train[:]),
+        test=float_of(base.test[:]),
         augment=FlipAndCrop(pad=1, black=(0.0,)),
     )
 
 
 def doubled(task: Task) -> Task:
-    train, test = ((x.double() if x.is_floating_point() else x, y) for x, y in (task.train, task.test))
+    train, test = ((x.double() if x.is_floating_point() else x, y) for x, y in (task.train[:], task.test[:]))
     return replace(task, model=lambda: task.model().double(), train=train, test=test)
 
 

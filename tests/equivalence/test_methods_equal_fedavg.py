@@ -186,7 +186,7 @@ def test_fedasync_of_one_client_at_rate_one_is_sequential_sgd(make: Callable[[],
     dealt = IID().deal(Pool(indices=indices, labels=None, users=None, clients=1, seed=0))
     assert np.array_equal(dealt[0], np.sort(indices))
     for number, batch in enumerate(SampleOrder(dealt, seed=0, batch_size=10).batches(0, 0, 18), start=1):
-        loss = functional.cross_entropy(net(task.train[0][batch]), task.train[1][batch])
+        loss = functional.cross_entropy(net(task.train.inputs[batch]), task.train.targets[batch])
         with torch.no_grad():
             for tensor, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                 tensor.add_(gradient, alpha=-0.1)

@@ -27,7 +27,7 @@ def typed(task: Task, dtype: torch.dtype) -> Task:
     def cast(samples: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return samples[0].to(dtype), samples[1]
 
-    return replace(task, model=lambda: task.model().to(dtype), train=cast(task.train), test=cast(task.test))
+    return replace(task, model=lambda: task.model().to(dtype), train=cast(task.train[:]), test=cast(task.test[:]))
 
 
 def deep(dtype: torch.dtype = torch.float64) -> Task:

@@ -114,7 +114,7 @@ def test_every_method_trains_it_and_reports_what_the_model_does(name: str, metho
     model = zoo.ZOO[name]().eval()
     model.load_state_dict(state, strict=False)
     with torch.no_grad():
-        outputs = model(run.test[0])
-    assert last["loss"] == pytest.approx(float(cross_entropy(outputs, run.test[1])), abs=1e-6)
-    right = (outputs.argmax(1) == run.test[1]).double().mean()
+        outputs = model(run.test.inputs)
+    assert last["loss"] == pytest.approx(float(cross_entropy(outputs, run.test.targets)), abs=1e-6)
+    right = (outputs.argmax(1) == run.test.targets).double().mean()
     assert last["accuracy"] == pytest.approx(float(right), abs=1e-6)

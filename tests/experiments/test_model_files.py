@@ -71,7 +71,7 @@ def simulate(own: fedgmr.Task, method: str) -> fedgmr.Result:
 def test_plain_torch_opens_every_file_and_finds_the_reported_metrics(tmp_path: Path) -> None:
     methods = ("fedgmr", "heterofl")
     suffixes = {"state_dict": "pt", "safetensors": "safetensors", "torch.export": "pt2"}
-    torch.save(tiny.normed(3).test, tmp_path / "samples.pt")
+    torch.save(tiny.normed(3).test[:], tmp_path / "samples.pt")
     for method in methods:
         run_recipe(recipe_from(recipe("normed", method, seconds=120.0)), tmp_path / f"{method} run")
         for to, suffix in suffixes.items():
@@ -104,7 +104,7 @@ def test_ordinary_architectures_are_as_good_as_reported(name: str, method: str, 
             models.append(torch.export.load(write_model(result, view, "torch.export", tmp_path / "program")).module())
         for each in models:
             with torch.no_grad():
-                loss = torch.nn.functional.cross_entropy(each(own.test[0]), own.test[1])
+                loss = torch.nn.functional.cross_entropy(each(own.test.inputs), own.test.targets)
             assert float(loss) == pytest.approx((row if view == "merged" else row["views"][view])["loss"], abs=1e-6)
 
 

@@ -19,7 +19,7 @@ def test_onnxruntime_finds_the_reported_metrics(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run_recipe(recipe_from(recipe("normed", "heterofl", seconds=200.0)), run)
     views = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["views"]
-    inputs, targets = tiny.normed(3).test
+    inputs, targets = tiny.normed(3).test[:]
     sizes = []
     for density in ("0.2", "0.5"):
         assert main(["model", str(run), "--level", density, "--to", "onnx"]) == 0

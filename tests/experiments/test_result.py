@@ -83,7 +83,7 @@ def test_a_saved_result_is_a_run_directory(method: str, tmp_path: Path) -> None:
 def test_a_client_is_handed_its_levels_sub_model(live: fedgmr.Result, directory: Path) -> None:
     loaded = fedgmr.load(directory, task=tiny.dropped(seed=3))
     assert live.views is not None
-    levels, inputs = live.history[-1]["level"], tiny.dropped(seed=3).test[0]
+    levels, inputs = live.history[-1]["level"], tiny.dropped(seed=3).test.inputs
     assert min(levels) < max(levels) == 4, "small and whole sub-models"
     for client, level in enumerate(levels):
         name = live.view_for(client)
@@ -95,7 +95,7 @@ def test_a_client_is_handed_its_levels_sub_model(live: fedgmr.Result, directory:
         # Of the weights (144 + 576) the ladder's share is kept, of the other 52 parameters all that are not zero.
         assert kept <= total - 720 + 720 * BRISK.ladder[level] + 2
         assert torch.equal(module(inputs), loaded.model_for(client)(inputs))
-        correct = (module(inputs).argmax(1) == tiny.dropped(seed=3).test[1]).double().mean().item()
+        correct = (module(inputs).argmax(1) == tiny.dropped(seed=3).test.targets).double().mean().item()
         row = live.history[-1]
         recorded = row["accuracy"] if name == "merged" else row["views"][name]["accuracy"]
         assert correct == pytest.approx(recorded, abs=1e-6)

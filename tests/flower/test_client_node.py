@@ -55,7 +55,7 @@ def test_without_a_partition_all_samples_are_the_nodes_own() -> None:
 def test_a_node_introduces_itself() -> None:
     node = ClientNode(recipe(), {"task.samples": 20})
     hello = node.introduce("me", classes=True)
-    owned = tuple(sorted(set(node.task.train[1].tolist())))
+    owned = tuple(sorted(set(node.task.train.targets.tolist())))
     assert hello == Hello(client_id="me", partition=-1, samples=20, classes=owned, layout=hello.layout)
     assert len(hello.layout) == 32
     assert ClientNode(recipe(), {}).introduce("", classes=False).classes == ()

@@ -392,7 +392,7 @@ def test_every_model_of_a_run_is_the_one_that_was_tested(name: str, validation: 
     tested = {"merged": last, **last.get("views", {})}
     assert list(tested) == result.views.names
     assert (len(tested) == 6) == (name not in ("fedavg", "fedasync"))
-    inputs, targets = task.test
+    inputs, targets = task.test[:]
     net = task.model()
     for view, measured in tested.items():
         net.load_state_dict(result.views.state(view))

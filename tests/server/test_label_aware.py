@@ -214,7 +214,7 @@ def test_a_run_knows_who_has_which_class(method: str) -> None:
     known = run.server.labels
     assert known is not None
     work = run.fleet.executor.work  # type: ignore[attr-defined]
-    targets = run.task.train[1]
+    targets = run.task.train.targets
     expected = [sorted(set(targets[part].tolist())) for part in work.order.parts]
     assert [row.nonzero().view(-1).tolist() for row in known.owned] == expected
     assert any(len(classes) < 4 for classes in expected)

@@ -34,12 +34,12 @@ def test_sources(tmp_path: Path) -> None:
     packed = cifar10(root=str(tmp_path))
     assert packed.title == "CIFAR-10 in JPEG copies (VGG-11)"
     assert "JPEG" in str(packed.stand_in)
-    assert packed.train[0].shape == (11, 3, 32, 32)
+    assert packed.train.inputs.shape == (11, 3, 32, 32)
     write_batches(tmp_path / "cifar-10-batches-py")
     original = cifar10(root=str(tmp_path))
     assert (original.title, original.stand_in) == ("CIFAR-10 (VGG-11)", None)
-    assert len(original.train[0]) == 15
-    assert original.train[0].dtype == torch.uint8
+    assert len(original.train.inputs) == 15
+    assert original.train.inputs.dtype == torch.uint8
     assert cifar10(root=str(tmp_path), source="packed").title == packed.title
     assert original.layout().size == 9_750_922
 

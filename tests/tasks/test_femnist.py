@@ -31,7 +31,7 @@ def root(tmp_path: Path) -> Path:
 def test_the_real_data_comes_first(root: Path) -> None:
     task = femnist(root=str(root))
     assert (task.title, task.stand_in) == ("FEMNIST (Conv-2)", None)
-    assert task.train[1].tolist() == [1, 2, 3, 61]
+    assert task.train.targets.tolist() == [1, 2, 3, 61]
     assert task.users is not None
     assert task.users.tolist() == [0, 0, 1, 2]
     assert task.layout().size == 6_603_710
@@ -53,13 +53,13 @@ def test_what_stands_in_says_so(root: Path) -> None:
 
 def test_inputs_loss_and_gradient(root: Path) -> None:
     task = femnist(root=str(root), source="leaf")
-    inputs = task.inputs(task.train[0])
+    inputs = task.inputs(task.train.inputs)
     assert inputs.dtype == torch.float32
     assert inputs.unique().tolist() == pytest.approx([0.8])  # LEAF's 0.2, inverted
     model = task.initial_model(0)
     outputs = model(inputs)
     assert outputs.shape == (4, 62)
-    task.loss(outputs, task.train[1]).backward()
+    task.loss(outputs, task.train.targets).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 

@@ -185,11 +185,11 @@ def test_truncated_and_missing_cifar_batches(tmp_path: Path) -> None:
 def test_idx_files(packed: bool, tmp_path: Path) -> None:
     write_idx(tmp_path / "fashion-mnist", packed=packed)
     task = named_task("fashion_mnist", {"root": str(tmp_path)}, seed=0)
-    assert task.train[0].shape == (4, 1, 28, 28)
-    assert task.train[1].tolist() == [0, 1, 2, 3]
-    assert task.train[0][1, 0, 0, :3].tolist() == [784 % 256, 785 % 256, 786 % 256]
-    assert task.test[1].tolist() == [0, 1]
-    assert task.inputs(task.train[0])[0, 0, 1, 23].item() == pytest.approx(0.2)
+    assert task.train.inputs.shape == (4, 1, 28, 28)
+    assert task.train.targets.tolist() == [0, 1, 2, 3]
+    assert task.train.inputs[1, 0, 0, :3].tolist() == [784 % 256, 785 % 256, 786 % 256]
+    assert task.test.targets.tolist() == [0, 1]
+    assert task.inputs(task.train.inputs)[0, 0, 1, 23].item() == pytest.approx(0.2)
     assert task.layout().size == 6_603_710 - 52 * 2049  # ten classes rather than 62
     assert str(IdxFolder().count(tmp_path / "fashion-mnist")) == "4 + 2 samples, 10 classes"
 

@@ -146,7 +146,7 @@ def test_augmentation_never_looks_at_a_value(augment: Augmentation) -> None:
 def augmented(task: Task, count: int) -> Tensor:
     assert task.augment is not None
     drawn = task.augment.draw(np.random.default_rng(0), count)
-    return task.augment.apply(task.inputs(task.train[0][:count]), torch.from_numpy(drawn))
+    return task.augment.apply(task.inputs(task.train.inputs[:count]), torch.from_numpy(drawn))
 
 
 def test_sources(tree: Path, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_sources(tree: Path, tmp_path: Path) -> None:
     tiny = imagenet100(root=str(tmp_path))
     assert tiny.title == "Tiny-ImageNet for ImageNet-100 (ResNet-18)"
     assert "stand in for ImageNet-100" in str(tiny.stand_in)
-    assert tiny.train[0].shape == (11, 3, 64, 64)
+    assert tiny.train.inputs.shape == (11, 3, 64, 64)
     assert augmented(tiny, 11).shape == (11, 3, 64, 64)
     real = imagenet100(root=str(tree.parent), pixels=28, cache=str(tmp_path))
     assert (real.title, real.stand_in) == ("ImageNet-100 (ResNet-18)", None)
@@ -163,7 +163,7 @@ def test_sources(tree: Path, tmp_path: Path) -> None:
     assert [path.name for path in tree.parent.iterdir()] == ["imagenet100"]
     assert real.layout().prunable_size == 11_046_080
     model = real.initial_model(0)
-    real.loss(model(inputs), real.train[1][:2]).backward()
+    real.loss(model(inputs), real.train.targets[:2]).backward()
 
 
 def test_bad_options(tree: Path) -> None:

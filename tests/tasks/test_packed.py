@@ -205,11 +205,11 @@ def test_real_images(
 ) -> None:
     root = Path(os.environ["FEDGMR_DATA"])
     task = named_task(name, {"source": source}, seed=0)
-    assert (tuple(task.train[0].shape), len(task.test[0])) == (train, test), root
-    assert task.train[1].unique().tolist() == task.test[1].unique().tolist() == list(range(classes))
+    assert (tuple(task.train.inputs.shape), len(task.test.inputs)) == (train, test), root
+    assert task.train.targets.unique().tolist() == task.test.targets.unique().tolist() == list(range(classes))
     assert (None if task.users is None else len(task.users.unique())) == users
     assert task.stand_in
-    prepared = task.inputs(task.train[0][:2000])
+    prepared = task.inputs(task.train.inputs[:2000])
     spread = 1.0 if name != "femnist" else 0.33
     assert float(prepared.std()) == pytest.approx(spread, rel=0.25)
     assert prepared.dtype == torch.float32

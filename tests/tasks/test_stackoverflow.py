@@ -59,18 +59,18 @@ def test_vocabulary_by_appearance() -> None:
 def test_samples_as_released(root: Path) -> None:
     task = stackoverflow(root=str(root), length=6, net="post_norm", head="whole", vocabulary="appearance", windows=5)
     # Five-word windows of one stream: the test users' texts have four words each, of which the first is unknown.
-    words = 4 * (55 - len(task.train[0]))
-    assert task.test[0].shape == task.test[1].shape == (words // 5, 4)
-    stream = torch.cat([task.test[0], task.test[1][:, -1:]], 1).flatten()
+    words = 4 * (55 - len(task.train.inputs))
+    assert task.test.inputs.shape == task.test.targets.shape == (words // 5, 4)
+    stream = torch.cat([task.test.inputs, task.test.targets[:, -1:]], 1).flatten()
     assert stream[:8].tolist() == [1, 3, 4, 5, 1, 3, 4, 5]
     # The first training user's words come first; inputs are one token shorter than a text may be.
-    assert task.train[0].shape == (len(task.train[1]), 5)
-    assert task.train[0][0].tolist() == [2, 3, 4, 5, 0]
-    assert task.train[1][0].tolist() == [3, 4, 5, 0, 0]
+    assert task.train.inputs.shape == (len(task.train.targets), 5)
+    assert task.train.inputs[0].tolist() == [2, 3, 4, 5, 0]
+    assert task.train.targets[0].tolist() == [3, 4, 5, 0, 0]
     assert task.layout().size == 2_175_760
     assert task.layout().prunable_size == 1_202_784
     framed = stackoverflow(root=str(root), length=6, windows=5)
-    assert framed.test[0][:2].tolist() == [[BEGIN, UNKNOWN, 1, 3], [END, BEGIN, UNKNOWN, 1]]
+    assert framed.test.inputs[:2].tolist() == [[BEGIN, UNKNOWN, 1, 3], [END, BEGIN, UNKNOWN, 1]]
     with pytest.raises(ValueError, match=r"the test users wrote \d+ tokens, less than task\.options\.windows, 129"):
         stackoverflow(root=str(root), length=6, users=3, windows=129)
 
@@ -95,11 +95,11 @@ def test_samples_by_user(root: Path) -> None:
     task = stackoverflow(seed=0, root=str(root), length=6)
     assert (task.title, task.stand_in) == ("StackOverflow (Transformer-2L)", None)
     assert task.users is not None
-    assert len(task.train[0]) + len(task.test[0]) == 55
+    assert len(task.train.inputs) + len(task.test.inputs) == 55
     sizes = torch.bincount(task.users)
     assert len(sizes) == 8  # two of the ten are the test set
-    assert int(sizes.sum()) == len(task.train[0])
-    inputs, targets = task.train[0][0], task.train[1][0]
+    assert int(sizes.sum()) == len(task.train.inputs)
+    inputs, targets = task.train.inputs[0], task.train.targets[0]
     assert inputs.tolist()[0] == BEGIN
     assert inputs.tolist()[5] == END
     assert torch.equal(inputs[1:], targets[:5])
@@ -111,18 +111,18 @@ def test_samples_by_user(root: Path) -> None:
 def test_the_vocabulary_is_that_of_the_training_users(root: Path) -> None:
     task = stackoverflow(seed=0, root=str(root), length=6)
     # "and", "on" and "so" are the most frequent words, in this order; then come the users' own, by frequency.
-    assert task.train[1][0, 1:4].tolist() == [1, 3, 2]
-    own = task.train[0][:, 1]
+    assert task.train.targets[0, 1:4].tolist() == [1, 3, 2]
+    own = task.train.inputs[:, 1]
     assert own.min() == 4
     assert own.max() == 3 + 8
     assert own[-1] == 4  # the last training user spoke most
-    assert (task.test[0][:, 1] == UNKNOWN).all()
+    assert (task.test.inputs[:, 1] == UNKNOWN).all()
 
 
 def test_the_seed_draws_the_users(root: Path) -> None:
     sizes = {tuple(torch.bincount(stackoverflow(seed=s, root=str(root), length=6).users)) for s in range(4)}
     assert len(sizes) > 1
-    again = [stackoverflow(seed=1, root=str(root), length=6).train[0] for _ in range(2)]
+    again = [stackoverflow(seed=1, root=str(root), length=6).train.inputs for _ in range(2)]
     assert torch.equal(*again)
 
 
@@ -144,7 +144,7 @@ def test_limits(root: Path) -> None:
 
 def test_loss_and_metric(root: Path) -> None:
     task = stackoverflow(root=str(root), length=6)
-    inputs, targets = task.train[0][:3], task.train[1][:3]
+    inputs, targets = task.train.inputs[:3], task.train.targets[:3]
     perfect = torch.nn.functional.one_hot(targets, TOKENS) * 50.0
     assert float(task.loss(perfect, targets)) < 1e-6
     hits, count = task.metrics[0].measure(perfect, targets)
@@ -211,7 +211,7 @@ def test_real_texts(source: str, users: int) -> None:
     assert task.users is not None
     assert len(task.users.unique()) == users
     assert torch.bincount(task.users).max() == 50
-    targets = task.train[1]
+    targets = task.train.targets
     assert int(targets.max()) == END
     known = (targets != 0).sum()
     assert (targets == UNKNOWN).sum() < 0.06 * known

@@ -109,19 +109,21 @@ def test_a_part_of_the_test_set_is_named() -> None:
     task = Task(name="t", model=nn.Module, train=(inputs, targets), test=(inputs, targets), title="Numbers")
     part = task.tested_on(7, seed=3)
     assert part.title == "Numbers, 7 of 30 test samples"
-    assert (len(part.test[0]), len(part.test[1])) == (7, 7)
-    rows = [row.tolist() for row in task.test[0]]
-    places = [rows.index(row.tolist()) for row in part.test[0]]
+    assert (len(part.test.inputs), len(part.test.targets)) == (7, 7)
+    rows = [row.tolist() for row in task.test.inputs]
+    places = [rows.index(row.tolist()) for row in part.test.inputs]
     assert places == sorted(set(places)), "distinct samples, in their order"
-    assert all(int(task.test[1][place]) == int(label) for place, label in zip(places, part.test[1], strict=True))
-    assert torch.equal(task.tested_on(7, seed=3).test[0], part.test[0])
-    assert any(not torch.equal(task.tested_on(7, seed=other).test[0], part.test[0]) for other in (4, 5))
+    assert all(
+        int(task.test.targets[place]) == int(label) for place, label in zip(places, part.test.targets, strict=True)
+    )
+    assert torch.equal(task.tested_on(7, seed=3).test.inputs, part.test.inputs)
+    assert any(not torch.equal(task.tested_on(7, seed=other).test.inputs, part.test.inputs) for other in (4, 5))
     assert task.tested_on(len(rows), seed=3) is task
-    assert len(part.train[0]) == 30
+    assert len(part.train.inputs) == 30
 
 
 def test_contradictory_data() -> None:
-    x, y = tiny().train
+    x, y = tiny().train[:]
     for train in ((x, y[:-1]), (x[:0], y[:0])):
         with pytest.raises(ValueError, match=r"bad\.train has .* inputs and .* targets: give as many of each"):
             Task(name="bad", model=nn.Module, train=train, test=(x, y))
@@ -136,9 +138,9 @@ HERE = __name__
 
 def test_tasks_by_import_path() -> None:
     task = named_task(f"{HERE}:tiny", {"width": 4}, seed=7)
-    assert task.train[0][0, 0] == 7
+    assert task.train.inputs[0, 0] == 7
     assert task.initial_model(0).weight.shape == (4, 2)
-    assert named_task(f"{HERE}:open_ended", {"width": 5}, seed=2).train[0][0, 0] == 2
+    assert named_task(f"{HERE}:open_ended", {"width": 5}, seed=2).train.inputs[0, 0] == 2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.losses import token_cross_entropy, token_top1
 from fedgmr.tasks.metrics import Metric
-from fedgmr.tasks.task import Samples, Task
+from fedgmr.tasks.samples import Samples
+from fedgmr.tasks.task import Task
 from fedgmr.training.evaluation.evaluator import Evaluator, Measurement
 from fedgmr.training.evaluation.statistics import Norm
 from fedgmr.training.plain.sequential import SequentialExecutor
@@ -54,7 +55,7 @@ def test_a_measurement_by_hand() -> None:
     assert both(made.test(identity, torch.empty(0))) == (0.75, 2.0)
     swapped = torch.tensor([0.0, 1.0, 1.0, 0.0])
     assert both(made.test(swapped, torch.empty(0))) == (0.25, 2.25)
-    made, _ = evaluator(task, validation=(inputs[:2], samples[1][:2]))
+    made, _ = evaluator(task, validation=Samples(inputs[:2], samples[1][:2]))
     assert both(made.validate(identity, torch.empty(0))) == (0.5, 0.5)
 
 
@@ -118,12 +119,12 @@ def test_a_recipe_says_how_many_samples_are_measured_on() -> None:
         evaluation={"validation_samples": 30, "test_samples": 20},
         execution={"executor": "sequential"},
     )
-    assert len(run.evaluator.task.test[0]) == 20
+    assert len(run.evaluator.task.test.inputs) == 20
     assert run.task.title == "dense, 20 of 96 test samples"
     assert isinstance(run.fleet.executor, SequentialExecutor)
     assert sum(len(part) for part in run.fleet.executor.work.order.parts) == 240 - 30
     whole = objects(tiny.dense(), evaluation={"test_samples": 96})
-    assert (len(whole.task.test[0]), whole.task.title) == (96, "")
+    assert (len(whole.task.test.inputs), whole.task.title) == (96, "")
     with pytest.raises(
         ValueError, match=r"evaluation\.validation_samples is 240: dense has 240 training samples; give"
     ):
@@ -215,8 +216,8 @@ def test_evaluation_mode_returns_even_after_an_error() -> None:
 def test_no_batch_of_a_single_sample_is_left_over() -> None:
     # Five samples in batches of at most four: a single one has no batch statistics.
     task, model, buffers = norm_task()
-    inputs, targets = task.train
-    samples = (torch.cat([inputs, inputs[:1]]), torch.cat([targets, targets[:1]]))
+    inputs, targets = task.train[:]
+    samples = Samples(torch.cat([inputs, inputs[:1]]), torch.cat([targets, targets[:1]]))
     made, _ = evaluator(task, batch=4, validation=samples, norm="batch")
     assert 0.0 <= made.validate(model, buffers).accuracy <= 1.0
 

@@ -80,7 +80,7 @@ def test_tasks_in_a_row_are_what_pytorch_makes_of_them(settings: SGD) -> None:
         update = executor.train([start])[0]
         for chosen in order_of(task, 10).batches(0, first, 7):
             theirs.zero_grad()
-            task.loss(model(task.train[0][chosen]), task.train[1][chosen]).backward()
+            task.loss(model(task.train.inputs[chosen]), task.train.targets[chosen]).backward()
             theirs.step()
         assert torch.allclose(update.values, task.layout().flatten(model), rtol=0, atol=1e-6)
         memory = update.memory
@@ -154,7 +154,7 @@ def reference(
         model = task.initial_model(SEED)
         layout.bind(model, values * inside, torch.empty(0))
         gradients = torch.autograd.grad(
-            task.loss(model(task.train[0][chosen]), task.train[1][chosen]), list(model.parameters())
+            task.loss(model(task.train.inputs[chosen]), task.train.targets[chosen]), list(model.parameters())
         )
         gradient = torch.cat([part.reshape(-1) for part in gradients]) + settings.weight_decay * values
         velocity = torch.where(inside, settings.momentum * velocity + gradient, velocity)
@@ -165,7 +165,7 @@ def reference(
 def test_momentum_belongs_to_coordinates_when_levels_change() -> None:
     task = net_task()
     model, layout = task.initial_model(SEED), task.layout()
-    plan = follow_channels(model, task.train[0][:2])
+    plan = follow_channels(model, task.train.inputs[:2])
     levels = width_levels(plan, layout, solve_widths(plan, layout, LADDER), ladder=LADDER)
     drawn, memory = [2, 0, 1, 1, 2, 0, 2], torch.linspace(-0.3, 0.3, layout.size)
     expected, kept = reference(task, levels, drawn, HEAVY, memory)

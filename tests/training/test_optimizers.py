@@ -84,7 +84,7 @@ def test_a_task_is_what_pytorchs_adam_makes_of_it(settings: Adam) -> None:
     )
     for chosen in order_of(task, 10).batches(0, 0, 7):
         theirs.zero_grad()
-        task.loss(model(task.train[0][chosen]), task.train[1][chosen]).backward()
+        task.loss(model(task.train.inputs[chosen]), task.train.targets[chosen]).backward()
         theirs.step()
     assert torch.allclose(update.values, task.layout().flatten(model), rtol=0, atol=1e-6)
 
@@ -102,7 +102,7 @@ def flat_after(workspace: Workspace, task: Task, job: Any, levels: Sequence[int]
     workspace.begin(job, task.loss)
     for level, chosen in zip(levels, order_of(task, batch).batches(0, 0, len(levels)), strict=True):
         sub = workspace.open(level)
-        sub.descend(sub.gradients(sub.loss(sub.module(task.train[0][chosen]), task.train[1][chosen])))
+        sub.descend(sub.gradients(sub.loss(sub.module(task.train.inputs[chosen]), task.train.targets[chosen])))
     return workspace.open().flat
 
 
@@ -124,7 +124,7 @@ def reference(task: Task, levels: LevelMap, drawn: Sequence[int], settings: Adam
         model = task.initial_model(SEED)
         layout.bind(model, values * inside, torch.empty(0))
         gradients = torch.autograd.grad(
-            task.loss(model(task.train[0][chosen]), task.train[1][chosen]), list(model.parameters())
+            task.loss(model(task.train.inputs[chosen]), task.train.targets[chosen]), list(model.parameters())
         )
         gradient = torch.cat([part.reshape(-1) for part in gradients])
         mean = torch.where(inside, settings.beta1 * mean + (1 - settings.beta1) * gradient, mean)
@@ -137,7 +137,7 @@ def reference(task: Task, levels: LevelMap, drawn: Sequence[int], settings: Adam
 def test_moments_belong_to_coordinates_when_levels_change() -> None:
     task = net_task()
     model, layout = task.initial_model(SEED), task.layout()
-    plan = follow_channels(model, task.train[0][:2])
+    plan = follow_channels(model, task.train.inputs[:2])
     levels = width_levels(plan, layout, solve_widths(plan, layout, LADDER), ladder=LADDER)
     drawn = [2, 0, 1, 1, 2, 0, 2]
     expected = reference(task, levels, drawn, GENTLE)

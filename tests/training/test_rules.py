@@ -21,6 +21,7 @@ from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import solve_widths, width_levels
 from fedgmr.tasks.metrics import class_dim
 from fedgmr.tasks.partition import SampleOrder
+from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import Task
 from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.training.plain.sequential import SequentialExecutor
@@ -64,7 +65,7 @@ def work(task: Task, levels: LevelMap | None = None, level: int = 0, **more: Any
 
 def order_of(task: Task, batch_size: int | None = None) -> SampleOrder:
     """One client with everything."""
-    samples = np.arange(len(task.train[0]))
+    samples = np.arange(len(task.train.inputs))
     return SampleOrder([samples], seed=SEED, batch_size=batch_size or len(samples))
 
 
@@ -76,7 +77,7 @@ def masked(task: Task, rule: LocalRule, *, steps: int = 1, **more: Any) -> Seque
 
 def sliced_cutter(task: Task, rule: LocalRule, ladder: Sequence[float]) -> SlicedCutter:
     model = task.initial_model(SEED)
-    plan = follow_channels(model, task.train[0][:2])
+    plan = follow_channels(model, task.train.inputs[:2])
     return SlicedCutter(model, task.layout(), plan, tuple(ladder), CPU, scaler=rule.scaler, per_width=rule.per_width)
 
 
@@ -85,7 +86,7 @@ def sliced(
 ) -> tuple[SequentialExecutor, LevelMap]:
     """An executor on small modules, and the level map of its prefixes."""
     model, layout = task.initial_model(SEED), task.layout()
-    plan = follow_channels(model, task.train[0][:2])
+    plan = follow_channels(model, task.train.inputs[:2])
     levels = width_levels(plan, layout, solve_widths(plan, layout, ladder), ladder=ladder)
     order = more.pop("order", None) or order_of(task)
     local = LocalWork(task=task, order=order, rule=rule, steps=steps, seed=SEED, **more)
@@ -347,7 +348,7 @@ def test_a_task_in_turn_trains_each_width_once() -> None:
     for level, chosen in enumerate(order_of(task).batches(0, 4, 3)):
         units = (2, 4, 6)[level]
         first, bias, second, last = (view.clone().requires_grad_() for view in task.layout().views(model))
-        inputs, targets = (part[chosen] for part in task.train)
+        inputs, targets = task.train[chosen]
         outputs = torch.tanh(inputs @ first[:units].T + bias[:units]) @ second[:, :units].T + last
         slopes = torch.autograd.grad(functional.cross_entropy(outputs, targets), [first, bias, second, last])
         model = model - 0.1 * torch.cat([g.reshape(-1) for g in slopes])
@@ -381,7 +382,7 @@ def test_a_mini_batch_changes_coordinates_up_to_its_level_only(level: int) -> No
     units = {0: 2, 1: 4, 2: 6}[level]
     assert levels.sizes[level] == 5 * units + units + 3 * units + 3
     first, bias, second, last = (view.clone().requires_grad_() for view in task.layout().views(job.model))
-    inputs, targets = (part[order_of(task).batches(0, job.first_batch, 1)[0]] for part in task.train)
+    inputs, targets = task.train[order_of(task).batches(0, job.first_batch, 1)[0]]
     outputs = torch.tanh(inputs @ first[:units].T + bias[:units]) @ second[:, :units].T + last
     loss = functional.cross_entropy(outputs, targets)
     slopes = torch.autograd.grad(loss, [first, bias, second, last])
@@ -434,7 +435,7 @@ def test_distillation_adds_both_gradients_at_the_same_weights(soft_targets: Any)
     weights = [view.clone() for view in task.layout().views(job.model)]
     losses = []
     for units, batch in zip((2, 4, 6, 2), order_of(task).batches(0, start, 4), strict=True):
-        inputs, targets = task.train[0][batch], task.train[1][batch]
+        inputs, targets = task.train.inputs[batch], task.train.targets[batch]
         first, bias, second, last = leaves = [w.requires_grad_() for w in weights]
         teacher = torch.tanh(inputs @ first.T + bias) @ second.T + last
         total = loss(teacher, targets)
@@ -476,7 +477,7 @@ def test_statistics_of_the_trained_width_only(level: int, distillation: bool) ->
     assert update.buffers.shape == (36,)
     # By hand: 0.9 of the old and 0.1 of the batch's mean and unbiased variance, in the units of the width.
     weight, bias = job.model[:6], job.model[6:12]
-    hidden = task.train[0] * weight + bias
+    hidden = task.train.inputs * weight + bias
     expected = blocks().view(3, 2, 6)
     for trained in {level, 2} if distillation else {level}:
         units = {0: 2, 1: 4, 2: 6}[trained]
@@ -614,7 +615,7 @@ def test_a_class_the_client_lacks_contributes_no_gradient(kind: str) -> None:
     task = three_classes(functional.cross_entropy if kind == "softmax" else bce)
     # The mini-batch is one sample of class 0; class 1 is among the client's samples, class 2 is not.
     order = SampleOrder([np.arange(3), np.array([3])], seed=SEED, batch_size=1)
-    number = next(n for n in range(9) if task.train[1][order.batches(0, n, 1)[0, 0]] == 0)
+    number = next(n for n in range(9) if task.train.targets[order.batches(0, n, 1)[0, 0]] == 0)
     gradient, loss = by_hand(kind)
     model = torch.tensor([1.0, 2.0, 5.0])
     executor, levels = sliced(task, WidthSGD(), (1.0,), order=order)
@@ -658,7 +659,7 @@ def norm_task(momentum: float | None = 0.1, **more: Any) -> Task:
 
 
 MODEL, INITIAL = torch.tensor([2.0, 1.0]), torch.tensor([100.0, 9.0])  # weight and bias; mean and variance
-VALIDATION = torch.tensor([[1.0], [3.0], [5.0], [11.0]]), torch.zeros(4, dtype=torch.int64)
+VALIDATION = Samples(torch.tensor([[1.0], [3.0], [5.0], [11.0]]), torch.zeros(4, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.7, None])

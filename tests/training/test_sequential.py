@@ -45,7 +45,7 @@ def workspace_of(task: Task) -> Workspace:
 def executor_of(
     task: Task, *, steps: int = 4, rule: LocalRule | None = None, held_out: list[np.ndarray] | None = None
 ) -> SequentialExecutor:
-    half = len(task.train[0]) // 2
+    half = len(task.train.inputs) // 2
     order = SampleOrder([np.arange(half), np.arange(half, 2 * half)], seed=SEED, batch_size=5)
     local = LocalWork(task=task, order=order, rule=rule or PlainSGD(), steps=steps, seed=SEED, held_out=held_out)
     return SequentialExecutor(local, workspace_of(task))
@@ -91,7 +91,7 @@ def plain_loop(task: Task, job: ClientTask, steps: int) -> tuple[Tensor, float]:
     losses = []
     for batch in order.batches(job.client, job.first_batch, steps):
         module.zero_grad()
-        loss = functional.cross_entropy(module(task.train[0][batch]), task.train[1][batch])
+        loss = functional.cross_entropy(module(task.train.inputs[batch]), task.train.targets[batch])
         loss.backward()
         start = 0
         with torch.no_grad():

@@ -49,7 +49,13 @@ def pictures(loss: Callable[[Tensor, Tensor], Tensor] = one_hot_bce, augmented: 
 
     augment = FlipAndCrop(pad=1, black=(0.0, 0.5)) if augmented else None
     return replace(
-        base, name="pictures", model=net, train=twice(base.train), test=twice(base.test), loss=loss, augment=augment
+        base,
+        name="pictures",
+        model=net,
+        train=twice(base.train[:]),
+        test=twice(base.test[:]),
+        loss=loss,
+        augment=augment,
     )
 
 

@@ -108,7 +108,7 @@ class ClientNode:
                 raise SettingError(f"partition-id is {self.partition}: give a number from 0 to {parts - 1}.")
             dealt, held_out = deal(self.recipe, self.task, parts)
             return dealt[self.partition], None if held_out is None else held_out[self.partition]
-        everything = np.arange(len(self.task.train[0]))
+        everything = np.arange(len(self.task.train))
         if self.recipe.evaluation.validation == "server":
             return everything, None
         return hold_out(self.recipe, client, everything)
@@ -118,7 +118,7 @@ class ClientNode:
         part, _ = self.samples(max(0, self.partition))
         owned: tuple[int, ...] = ()
         if classes:
-            owned = tuple(torch.unique(self.task.train[1][torch.from_numpy(part).to(self.device)]).tolist())
+            owned = tuple(torch.unique(self.task.train.targets[torch.from_numpy(part).to(self.device)]).tolist())
         return Hello(
             client_id=client_id,
             partition=self.partition,

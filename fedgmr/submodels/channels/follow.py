@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from fedgmr.submodels.channels.calls import Call, Checking, Recording, one_call
 from fedgmr.submodels.channels.classes import Dims
@@ -24,16 +24,17 @@ from fedgmr.submodels.channels.notes import Notes
 from fedgmr.submodels.channels.operations import Following
 from fedgmr.submodels.channels.plan import ChannelPlan, Findings, Seen
 from fedgmr.submodels.channels.slicing import LAST_NORMS, NORMS, slice_module
+from fedgmr.submodels.inputs import Inputs, each, outputs_of
 
 
-def follow_channels(model: nn.Module, inputs: Any) -> ChannelPlan:
+def follow_channels(model: nn.Module, inputs: Inputs) -> ChannelPlan:
     """The channel groups of `model`, which takes the batch `inputs`; two samples do.
 
     Raises:
         ValueError: the model cannot compute the batch.
     """
     model = copy.deepcopy(model).cpu().eval()
-    inputs = tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, inputs)
+    inputs = each(Tensor.cpu, inputs)
     try:
         findings = _perform(copy.deepcopy(model), inputs)
     except Exception as error:
@@ -52,7 +53,7 @@ def follow_channels(model: nn.Module, inputs: Any) -> ChannelPlan:
         findings = findings.without(failed)
 
 
-def _failed_call(model: nn.Module, plan: ChannelPlan, calls: Sequence[Call], inputs: Any) -> int | None:
+def _failed_call(model: nn.Module, plan: ChannelPlan, calls: Sequence[Call], inputs: Inputs) -> int | None:
     """The number of the call at which a half as wide module fails; None if it computes what it should."""
     halves = [torch.arange(group.size) < max(group.multiple, group.size // 2) for group in plan.groups]
     kept = torch.cat([*halves, torch.ones(1, dtype=torch.bool)])
@@ -60,13 +61,13 @@ def _failed_call(model: nn.Module, plan: ChannelPlan, calls: Sequence[Call], inp
     small = slice_module(model, plan, kept)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), checking:
-            small(inputs)
+            outputs_of(small, inputs)
     except Exception:
         return min(checking.at, len(calls) - 1)
     return None
 
 
-def _perform(model: nn.Module, inputs: Any) -> Findings:
+def _perform(model: nn.Module, inputs: Inputs) -> Findings:
     """One forward pass of a model that nobody else uses."""
     parameters = dict(model.named_parameters())
     notes = Notes(stored := parameters | dict(model.named_buffers()))
@@ -85,7 +86,7 @@ def _perform(model: nn.Module, inputs: Any) -> Findings:
         if isinstance(leaf, Tensor):
             notes.set(leaf, tuple(np.zeros(size, dtype=np.int64) for size in leaf.shape))
     with _plain_operations(), Following(notes), Recording(note):
-        outputs = [notes.dims(leaf) for leaf in tree_leaves(model(inputs)) if isinstance(leaf, Tensor)]
+        outputs = [notes.dims(leaf) for leaf in tree_leaves(outputs_of(model, inputs)) if isinstance(leaf, Tensor)]
     for module in model.modules():  # the layers and directions of a recurrent module have one size
         if isinstance(module, nn.RNNBase):
             hidden = [notes.dims(p)[1] for name, p in module.named_parameters() if name.startswith("weight_hh")]

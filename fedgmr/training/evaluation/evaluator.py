@@ -13,9 +13,11 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
+from fedgmr.submodels.inputs import Inputs, outputs_of
 from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.tasks.metrics import Metric, mean
-from fedgmr.tasks.task import Samples, Task
+from fedgmr.tasks.samples import Samples
+from fedgmr.tasks.task import Task
 from fedgmr.training.chains import Chain
 from fedgmr.training.evaluation.replayed import Replayed, Sums
 from fedgmr.training.evaluation.statistics import BatchNorms, Norm
@@ -90,7 +92,7 @@ class Evaluator:
         `seed` is the run's, so that what the layout leaves out (frozen parameters) is as in training. Statistics are
         rebuilt from the inputs of `validation`; without any the statistics that come with a model are used.
         """
-        device = task.test[0].device
+        device = task.test.device
         self.task, self.layout, self.execution = task, layout, execution or ExecutionSettings()
         self.validation = validation
         self.batch = batch or task.evaluation_batch * (_ON_CUDA if device.type == "cuda" else 1)
@@ -142,11 +144,11 @@ class Evaluator:
     def _build_statistics(self) -> None:
         """Batch-norm statistics from one pass over the validation inputs."""
         assert self.validation is not None
-        inputs = self.validation[0]
+        parts = self.validation.split(math.ceil(len(self.validation) / self.batch))
         with self._norms.batch_statistics(rebuild=True) as begin:
-            for number, part in enumerate(torch.tensor_split(inputs, math.ceil(len(inputs) / self.batch))):
+            for number, (inputs, _) in enumerate(parts):
                 begin(number)
-                self._outputs(part)
+                self._outputs(inputs)
 
     @torch.no_grad()
     def _computed(self, part: str) -> Sums:
@@ -162,8 +164,7 @@ class Evaluator:
             self._build_statistics()
         with self._norms.batch_statistics() if by_batch else nullcontext():
             # Equal batches rather than a short last one: batch statistics of a single sample do not exist.
-            batches = math.ceil(len(samples[0]) / self.batch)
-            for inputs, targets in zip(*(torch.tensor_split(part, batches) for part in samples), strict=True):
+            for inputs, targets in samples.split(math.ceil(len(samples) / self.batch)):
                 outputs = self._outputs(inputs)
                 measured = [metric.measure(outputs, targets) for metric in metrics]
                 for place, (total, number) in enumerate(measured):
@@ -172,13 +173,12 @@ class Evaluator:
                 sums[-1] = sums[-1] + self.task.loss(outputs, targets) * measured[0][1]
         return torch.cat(sums), tuple((len(each), count) for each, count in zip(sums, counts, strict=False))
 
-    def _outputs(self, inputs: Tensor) -> Tensor:
+    def _outputs(self, inputs: Inputs) -> Tensor:
         prepared = self.task.inputs(inputs)
-        if self._channels_last and prepared.dim() == 4:
+        if self._channels_last and isinstance(prepared, Tensor) and prepared.dim() == 4:
             prepared = prepared.contiguous(memory_format=torch.channels_last)
-        with self.execution.number_formats(prepared.device, training=False):
-            outputs: Tensor = self.module(prepared)
-        return outputs
+        with self.execution.number_formats(self.flat.device, training=False):
+            return outputs_of(self.module, prepared)
 
     def _load(self, model: Tensor, buffers: Tensor) -> None:
         self.flat.copy_(model)

@@ -3,11 +3,12 @@
 Read next: `fedgmr/training/submodel/workspace.py`, where a task is trained; `threaded.py`, one such loop per thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from fedgmr.exchange import ClientTask, Update
+from fedgmr.tasks.samples import Batch
 from fedgmr.training.submodel.workspace import Workspace
 from fedgmr.training.work import LocalWork
 
@@ -28,9 +29,10 @@ class SequentialExecutor:
 
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         """Return one update per task, in order."""
-        return [self._train(task) for task in tasks]
+        steps = self.work.mini_batches(tasks)
+        return [self._train(task, steps) for task in tasks]
 
-    def _train(self, task: ClientTask) -> Update:
+    def _train(self, task: ClientTask, steps: Iterator[Batch]) -> Update:
         work, workspace = self.work, self.workspace
         shared = self.draws is None  # then others may draw from PyTorch's generator, too
         formats = work.execution.number_formats(work.device, training=True)
@@ -38,13 +40,7 @@ class SequentialExecutor:
             workspace.begin(task, work.loss_of(task.client))
             report = None if work.held_out is None else work.report(task, workspace.open().module)
             work.seed_draws(task, self.draws)
-            drawn = work.drawn(task)
-            batches = torch.from_numpy(work.batches(task)).to(work.device)
-            inputs, targets = work.prepared(batches, None if drawn is None else torch.from_numpy(drawn))
-            losses = [
-                work.rule.step(workspace, inputs[step], targets[step], level)
-                for step, level in enumerate(work.levels(task))
-            ]
+            losses = [work.rule.step(workspace, *next(steps), level) for level in work.levels(task)]
             values, buffers = workspace.finish(natural=self.natural)
         loss = float(work.mean_loss(losses, values))
         return work.update(task, values, buffers, loss, report, natural=self.natural, memory=workspace.memory())

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.seeding import generator
+from fedgmr.submodels.inputs import Inputs, outputs_of
 from fedgmr.training.sparse.linear import SparseLinear, SparseWeight
 from fedgmr.training.sparse.patterns import Pattern
 from fedgmr.training.submodel.cut import BitMask
@@ -36,7 +37,7 @@ class LayerWork:
 
     @classmethod
     @torch.no_grad()
-    def observe(cls, module: nn.Module, inputs: Tensor) -> "dict[nn.Module, LayerWork]":
+    def observe(cls, module: nn.Module, inputs: Inputs) -> "dict[nn.Module, LayerWork]":
         """Run `module` on `inputs`: the work of each linear layer and convolution that it uses."""
         works: dict[nn.Module, LayerWork] = {}
 
@@ -48,7 +49,7 @@ class LayerWork:
         layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd)]
         hooks = [layer.register_forward_hook(note) for layer in layers]
         try:
-            module(inputs)
+            outputs_of(module, inputs)
         finally:
             for hook in hooks:
                 hook.remove()

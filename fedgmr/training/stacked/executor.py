@@ -43,7 +43,7 @@ class StackedExecutor:
     @staticmethod
     def plan_for(work: LocalWork, model: nn.Module, layout: Layout, optimizer: Optimizer) -> StackPlan | None:
         """Plan the model's stack; None where model, loss, rule or number format do not allow one."""
-        inputs, targets = work.task.train
+        targets = work.task.train.targets
         stacking, exact = work.rule.stacking, work.execution.autocast == "none" and work.held_out is None
         if not TRITON or not exact or stacking is None or work.task.loss not in _LOSSES:
             return None
@@ -52,7 +52,7 @@ class StackedExecutor:
             return None
         if targets.dim() != 1 or targets.dtype != torch.int64:
             return None
-        sample = work.task.inputs(inputs[:1])
+        sample = work.task.example(1)
         if sample.dtype != torch.float32:
             return None
         return StackPlan.of(model, layout, sample.shape[1:], work.order.batch_size)

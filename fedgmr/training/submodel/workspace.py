@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.exchange import ClientTask
+from fedgmr.submodels.inputs import Inputs, outputs_of
 from fedgmr.training.optimizers import SGD, Descent, Moments, Optimizer
 from fedgmr.training.submodel.cut import BitMask, Cut, Cutter
 from fedgmr.training.submodel.flat_module import FlatModule
@@ -67,9 +68,9 @@ class SubModel:
         """For each parameter the entries outside the sub-model (bool, in its shape); None where there are none."""
         return [None] * len(self.parameters) if self.outside is None else self.cut.module.views(self.outside)
 
-    def loss_on(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def loss_on(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """Compute the loss of the sub-model on a mini-batch."""
-        return self.loss(self.module(inputs), targets)
+        return self.loss(outputs_of(self.module, inputs), targets)
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Compute the gradients of `loss`, one per parameter; zero where the loss does not depend on it."""

@@ -243,7 +243,7 @@ def test_a_cut_is_made_once_per_map_and_level(monkeypatch: pytest.MonkeyPatch) -
 def test_another_level_within_a_task() -> None:
     """As a rule that draws levels would do it: what one level trained is there at the next."""
     task = task_of()
-    inputs, targets = task.train[0][:9], task.train[1][:9]
+    inputs, targets = task.train.inputs[:9], task.train.targets[:9]
     results = []
     for space in (sparse_space(task), masked_space(task)):
         space.begin(job_of(task, 1), task.loss)

@@ -50,7 +50,7 @@ def level_map(task: Task, shift: int | None, ladder: Sequence[float] = LADDER) -
         ladder=tuple(ladder),
         model=task.layout().flatten(model),
         tick=9 if shift is None else shift,
-        plan=follow_channels(model, task.train[0][:2]),
+        plan=follow_channels(model, task.train.inputs[:2]),
     )
     return (WidthPrefix() if shift is None else RollingWindow()).rank(inputs)
 
@@ -73,7 +73,7 @@ def work(task: Task, levels: LevelMap, level: int, **more: Any) -> ClientTask:
 
 
 def order_of(task: Task) -> SampleOrder:
-    half = len(task.train[0]) // 2
+    half = len(task.train.inputs) // 2
     return SampleOrder([np.arange(half), np.arange(half, 2 * half)], seed=SEED, batch_size=BATCH)
 
 
@@ -94,7 +94,7 @@ def sliced(
 ) -> Workspace:
     """A workspace with small modules, cut from `model`."""
     model = task.initial_model(SEED) if model is None else model
-    plan = follow_channels(model, task.train[0][:2])
+    plan = follow_channels(model, task.train.inputs[:2])
     return Workspace(
         SlicedCutter(model, task.layout(), plan, tuple(ladder), CPU, scaler=rule.scaler, per_width=rule.per_width)
     )
@@ -293,7 +293,7 @@ def plain_loop(module: nn.Module, task: Task, job: ClientTask) -> tuple[Tensor, 
     losses = []
     for batch in order_of(task).batches(job.client, job.first_batch, STEPS):
         module.zero_grad()
-        loss = cross_entropy(module(task.train[0][batch]), task.train[1][batch])
+        loss = cross_entropy(module(task.train.inputs[batch]), task.train.targets[batch])
         loss.backward()
         with torch.no_grad():
             for parameter in module.parameters():

@@ -1,0 +1,110 @@
+"""Samples: inputs and targets, in memory or read when they are needed.
+
+Everything that trains or evaluates sees its data as `Samples`. Targets are always in memory; inputs may stay where they
+are, and are then read by a thread of their own, some mini-batches ahead. Read next: `given.py`, which makes samples
+from whatever a user has.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedgmr.submodels.inputs import Inputs, each
+
+Places = NDArray[np.int64]
+Chosen = slice | Tensor | Places
+Batch = tuple[Inputs, Tensor]
+_AHEAD = 2  # batches that are read while one is worked on
+
+
+class Reading:
+    """Inputs that are read when they are needed, by one thread, so that a source need not bear several at once."""
+
+    def __init__(self, read: Callable[[Places], Inputs]) -> None:
+        """`read` returns the inputs at these places, in their order, as tensors."""
+        self._read = read
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, thread_name_prefix="reading")
+
+    def begin(self, places: Places) -> "Future[Inputs]":
+        """Have these inputs read, after those asked for before."""
+        return self._thread.submit(self._read, places)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs with their targets."""
+
+    inputs: Inputs | Reading
+    targets: Tensor  # their device is that of all that is handed out
+    places: Places | None = None  # of these samples in the reading; None: all in their order
+
+    @property
+    def lazy(self) -> bool:
+        """Whether inputs are read when they are needed."""
+        return isinstance(self.inputs, Reading)
+
+    @property
+    def device(self) -> torch.device:
+        """The device on which samples are handed out."""
+        return self.targets.device
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} samples{', lazy' if self.lazy else ''}>"
+
+    def __getitem__(self, chosen: Chosen) -> Batch:
+        """The inputs and targets of these samples."""
+        if not isinstance(chosen, slice | Tensor | np.ndarray):
+            raise TypeError("Samples are chosen by a slice or an array of indices; their parts: .inputs, .targets")
+        if not isinstance(self.inputs, Reading):
+            return each(lambda tensor: tensor[chosen], self.inputs), self.targets[chosen]
+        return next(self.ahead([chosen]))
+
+    def part(self, chosen: Chosen) -> "Samples":
+        """Only these samples; what is not in memory stays where it is."""
+        if not isinstance(self.inputs, Reading):
+            return Samples(*self[chosen])
+        return replace(self, targets=self.targets[chosen], places=self._places(chosen))
+
+    def ahead(self, batches: Iterable[Chosen]) -> Iterator[Batch]:
+        """The chosen batches one after the other; what must be read is read while the caller works on another."""
+        if not isinstance(self.inputs, Reading):
+            yield from map(self.__getitem__, batches)
+            return
+        waiting: deque[tuple[Future[Inputs], Tensor]] = deque()
+        for chosen in batches:
+            waiting.append((self.inputs.begin(self._places(chosen)), self.targets[chosen]))
+            if len(waiting) > _AHEAD:
+                yield self._handed_out(*waiting.popleft())
+        while waiting:
+            yield self._handed_out(*waiting.popleft())
+
+    def split(self, number: int) -> Iterator[Batch]:
+        """All samples in order, in so many parts of equal size, or one more in the first."""
+        bounds = np.cumsum([0, *(len(part) for part in np.array_split(np.empty(len(self)), number))])
+        return self.ahead(slice(int(first), int(end)) for first, end in pairwise(bounds))
+
+    def to(self, device: torch.device) -> "Samples":
+        """The same samples, handed out on `device`."""
+        inputs = self.inputs if self.lazy else each(lambda tensor: tensor.to(device), self.inputs)
+        return replace(self, inputs=inputs, targets=self.targets.to(device))
+
+    def _places(self, chosen: Chosen) -> Places:
+        places = np.arange(len(self)) if self.places is None else self.places
+        return places[chosen.cpu().numpy() if isinstance(chosen, Tensor) else chosen]
+
+    def _handed_out(self, read: "Future[Inputs]", targets: Tensor) -> Batch:
+        return each(lambda tensor: tensor.to(self.device), read.result()), targets
