@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedgmr.experiments.inspection import inspect as inspect
     from fedgmr.experiments.result import Result as Result
     from fedgmr.experiments.result import load as load
+    from fedgmr.experiments.run import resume as resume
     from fedgmr.experiments.run import simulate as simulate
     from fedgmr.fleets.network import Link as Link
     from fedgmr.fleets.presets import FleetSettings as FleetSettings
@@ -46,6 +47,7 @@ _HOMES = {
     "load": "fedgmr.experiments.result",
     "metrics": "fedgmr.tasks",
     "named_method": "fedgmr.methods",
+    "resume": "fedgmr.experiments.run",
     "simulate": "fedgmr.experiments.run",
 }
 __all__ = ["__version__", *_HOMES]

@@ -182,7 +182,7 @@ def test_snippets_of_the_python_page_run_in_order(
     assert sum(found["last"]["density"]) > sum(found["first"]["density"]), "clients are restored"
     assert found["stopped"].stopped["by"] == "Enough"
     assert found["saturated"].stopped["by"] == "evaluation.stop"
-    assert capsys.readouterr().out.count("\n") == 8
+    assert capsys.readouterr().out.count("\n") == 9
 
 
 def test_recipe_document_has_every_key_with_its_default() -> None:

@@ -1,7 +1,7 @@
 """The verbs of one run: run, resume, model, report, verify; and the last line of a run, with its report."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ def add_verbs(verbs: Any) -> None:
 
     resume = verbs.add_parser("resume", help=HELP["resume"])
     resume.add_argument("run", metavar="RUN", help="a run directory")
+    resume.add_argument(
+        "changes", nargs="*", metavar="seconds=S", help="a longer time budget, which prolongs a finished run, too"
+    )
     resume.set_defaults(call=_resume)
 
     model = verbs.add_parser(
@@ -70,11 +73,26 @@ def _run(given: argparse.Namespace) -> None:
 
 
 def _resume(given: argparse.Namespace) -> None:
-    directory = Path(given.run)
+    directory, seconds = Path(given.run), _more_seconds(given.changes)
     recipe = read_recipe(directory)
     with Display() as display:
-        result = resume_run(directory, display.begin("", recipe.label, recipe.seconds))
+        row = display.begin("", recipe.label, recipe.seconds if seconds is None else seconds)
+        result = resume_run(directory, row, seconds=seconds)
     finish_run(directory, result.summary)
+
+
+def _more_seconds(changes: Sequence[str]) -> float | None:
+    """The time budget that the words of a resume give; they can change nothing else."""
+    seconds = None
+    for word in changes:
+        key, _, value = word.partition("=")
+        if key != "seconds":
+            raise SettingError(f"{key} cannot be changed in a resume: only seconds=S can, for a longer run.")
+        try:
+            seconds = float(value)
+        except ValueError:
+            raise SettingError(f"seconds is {value!r}: give a number of seconds.") from None
+    return seconds
 
 
 def _model(given: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 GROUPS = {
     "runs": {
         "run": "run a recipe",
-        "resume": "continue an interrupted run",
+        "resume": "continue an interrupted run, or prolong one",
         "model": "write a model of a finished run for other programs",
         "report": "write the report of runs again",
         "verify": "check that the files of runs belong together",

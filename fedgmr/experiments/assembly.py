@@ -26,9 +26,11 @@ from fedgmr.server import Server
 from fedgmr.server.admission import ReportRange
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
 from fedgmr.server.label_aware import Labels
+from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.layout import Layout
+from fedgmr.tasks import BUILT_IN
 from fedgmr.tasks.partition import Indices, SampleOrder
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import Task, named_task
@@ -96,6 +98,17 @@ def usable_device(name: str) -> torch.device:
 def make_task(recipe: Recipe) -> Task:
     """The recipe's task."""
     return named_task(recipe.task.name, recipe.task.options, recipe.seed)
+
+
+def given_task(recipe: Recipe, task: Task | None) -> Task:
+    """The Task object of a run if it was given, else the recipe's; SettingError where it is neither, or another."""
+    name = recipe.task.name
+    by_name = ":" in name or name in BUILT_IN
+    if task is None and not by_name:
+        raise SettingError(f"task.name is {name!r}, a Task object that no directory holds: give it again as task.")
+    if task is not None and not by_name and task.name != name:
+        raise SettingError(f"task is {task.name!r}, and the run's is {name!r}: give that one.")
+    return task or make_task(recipe)
 
 
 def as_evaluated(task: Task, recipe: Recipe) -> Task:

@@ -37,13 +37,17 @@ def save_checkpoint(
     tensors, state = save_state(server)
     tensors = copied_to_host(tensors | {f"{_MEMORY}{client}": memory for client, memory in fleet.memories.items()})
     whole = {"schema_version": SCHEMA_VERSION, "server": state, "fleet": fleet.state(), "recorded": recorded, **seal}
-    # One entry, because the library writes several in any order, and equal runs leave equal files.
-    metadata = {"state": json.dumps({**whole, "digest": _digest(tensors, whole)})}
-    path = folder / f"tick-{server.tick:09d}.safetensors"
-    write_atomic(path, lambda draft: save_file(tensors, draft, metadata))
+    write_checkpoint(folder / f"tick-{server.tick:09d}.safetensors", tensors, whole)
     drafts = folder.glob(".*.tmp")  # of processes that were killed while they wrote
     for old in (*checkpoints_of(run)[keep:], *drafts):
         old.unlink()
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Write tensors of the host and the state as `read_checkpoint` gives them, with a digest of both."""
+    # One entry, because the library writes several in any order, and equal runs leave equal files.
+    metadata = {"state": json.dumps({**state, "digest": _digest(tensors, state)})}
+    write_atomic(path, lambda draft: save_file(dict(tensors), draft, metadata))
 
 
 def load_checkpoint(

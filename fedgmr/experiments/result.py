@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedgmr.experiments.assembly import make_task
+from fedgmr.experiments.assembly import given_task
 from fedgmr.experiments.checkpoint import save_model
 from fedgmr.experiments.rundir import create_run, locked, read_recipe, write_summary
 from fedgmr.experiments.seal import check_models, read_sealed_run, recipe_digest
@@ -26,7 +26,7 @@ from fedgmr.reporting.recorder import Recorder
 from fedgmr.reporting.records import Run
 from fedgmr.reporting.report import FIGURES
 from fedgmr.settings.refusals import SettingError, suggestion
-from fedgmr.tasks import BUILT_IN, Task
+from fedgmr.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,10 +110,7 @@ class Result(Run):
     @cached_property
     def made_task(self) -> Task:
         """The task: the given one, or made as the recipe names it."""
-        name = self.recipe.task.name
-        if self.task is None and ":" not in name and name not in BUILT_IN:
-            raise SettingError(f"task.name is {name!r}, a Task object that no directory holds: give load(task=...).")
-        return self.task or make_task(self.recipe)
+        return given_task(self.recipe, self.task)
 
     @property
     def final_views(self) -> Views:

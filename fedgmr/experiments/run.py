@@ -1,19 +1,19 @@
 """One run: from a recipe or the arguments of `simulate` to a result, with records and checkpoints if wanted.
 
-`simulate` is the Python entry point; `run_recipe` and `resume_run` are what the command line calls.
+`simulate` and `resume` are the Python entry points; `run_recipe` and `resume_run` are what the command line calls.
 """
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
-from fedgmr.experiments.assembly import Assembly, assemble, make_task, resolve
+from fedgmr.experiments.assembly import Assembly, assemble, given_task, make_task, resolve
 from fedgmr.experiments.checkpoint import load_checkpoint
 from fedgmr.experiments.inspection import width_remarks
 from fedgmr.experiments.progress import RunInProgress
+from fedgmr.experiments.prolonging import prolong
 from fedgmr.experiments.result import Result
-from fedgmr.experiments.rundir import create_run, locked, open_run, resolved_text
+from fedgmr.experiments.rundir import create_run, locked, open_run, read_recipe, resolved_text
 from fedgmr.experiments.seal import check_checkpoint, warn_of_threads
 from fedgmr.experiments.watching import Watchers, as_watchers
 from fedgmr.files import RECIPE, SUMMARY
@@ -21,7 +21,7 @@ from fedgmr.fleets.network import Link, NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
 from fedgmr.recipe import CheckpointSettings, EvaluationSettings, Recipe, TaskSettings
-from fedgmr.reporting.display import Display, in_notebook
+from fedgmr.reporting.display import shown_progress
 from fedgmr.reporting.recorder import Recorder
 from fedgmr.server.coordination import Participation
 from fedgmr.settings.build import build
@@ -87,7 +87,7 @@ def simulate(
     directory, own = Path(output) if output is not None else None, None if isinstance(task, str) else task
     if not progress:
         return run_recipe(recipe, directory, watchers, task=own)
-    with Display(stream=sys.stdout if in_notebook() else None) as display:
+    with shown_progress() as display:
         shown = display.begin("", recipe.label, recipe.seconds)
         return run_recipe(recipe, directory, [shown, *watchers], task=own)
 
@@ -122,14 +122,51 @@ def run_recipe(recipe: Recipe, output: Path | None, watcher: Watchers = None, *,
         return run_assembly(assemble(resolve(recipe, task), task), output, watcher)
 
 
-def resume_run(directory: Path, watcher: Watchers = None, *, trust: Iterable[str] = ()) -> Result:
-    """Continue an interrupted run from its newest valid checkpoint (from the beginning if it had none yet).
+def resume(
+    directory: str | Path,
+    *,
+    seconds: float | None = None,
+    task: Task | None = None,
+    watcher: Watchers = None,
+    progress: bool = True,
+    trust: Iterable[str] = (),
+) -> Result:
+    """Continue an interrupted run, or prolong one, to the result of an uninterrupted run.
 
-    `trust` names packages or import paths that its recipe may import, beside those of FEDGMR_TRUST.
+    Args:
+        directory: the run directory.
+        seconds: a longer time budget, of a finished run too; None: the one that it has.
+        task: the Task object of a run whose recipe does not name it by an import path.
+        watcher: as for `simulate`.
+        progress: as for `simulate`.
+        trust: packages or import paths that its recipe may import, beside those of FEDGMR_TRUST.
+
+    Raises:
+        SettingError: the run is finished, or a longer one would have gone otherwise from its beginning.
     """
-    recipe = open_run(directory, trust)
+    place, watchers = Path(directory), as_watchers(watcher)
+    recipe = read_recipe(place, trust)
+    if not progress:
+        return resume_run(place, watchers, trust=trust, seconds=seconds, task=task)
+    with shown_progress() as display:
+        shown = display.begin("", recipe.label, recipe.seconds if seconds is None else seconds)
+        return resume_run(place, [shown, *watchers], trust=trust, seconds=seconds, task=task)
+
+
+def resume_run(
+    directory: Path,
+    watcher: Watchers = None,
+    *,
+    trust: Iterable[str] = (),
+    seconds: float | None = None,
+    task: Task | None = None,
+) -> Result:
+    """Continue a run from its newest valid checkpoint (from the beginning if it had none yet), as `resume` says."""
+    recipe = open_run(directory, trust) if seconds is None else read_recipe(directory, trust)
     with locked(directory), recipe.execution.own_threads():
-        task = make_task(recipe)
+        task = given_task(recipe, task)
+        if seconds is not None:
+            recipe = prolong(directory, recipe, seconds)
         return run_assembly(assemble(resolve(recipe, task), task), directory, watcher, resume=True)
 
 

@@ -39,16 +39,33 @@ def level_name(density: float) -> str:
 def views_due(server: Server, recipe: Recipe, number: int, seconds: float) -> list[str]:
     """The views that evaluation `number` of a run tests, at this time; all of them in the last ten evaluations."""
     settings = recipe.evaluation
-    assert settings.every_seconds is not None, "resolved before a run"
-    last = seconds > recipe.seconds - _LAST * settings.every_seconds
     if len(server.ladder) == 1 or not server.buffer:  # nobody has a sub-model, or no update is there
         return [MERGED]
-    due = [MERGED]
+    last, due = _among_last(recipe, seconds), [MERGED]
     if "padded" in settings.views and (last or number % settings.padded_every == 0):
         due.append(PADDED)
     if "levels" in settings.views and (last or number % settings.levels_every == 0):
         due += [level_name(density) for density in server.ladder[:-1]]
     return due
+
+
+def _among_last(recipe: Recipe, seconds: float) -> bool:
+    assert recipe.evaluation.every_seconds is not None, "resolved before a run"
+    return seconds > recipe.seconds - _LAST * recipe.evaluation.every_seconds
+
+
+def without_early_views(row: Mapping[str, Any], number: int, recipe: Recipe) -> dict[str, Any]:
+    """Row `number` of a shorter run as this recipe's run has it: without the views that it does not test there yet."""
+    settings, kept = recipe.evaluation, {name: value for name, value in row.items() if name != "views"}
+    if _among_last(recipe, row["seconds"]):
+        return dict(row)
+    every = {PADDED: settings.padded_every}
+    views = {
+        name: view
+        for name, view in row.get("views", {}).items()
+        if number % every.get(name, settings.levels_every) == 0
+    }
+    return kept | ({"views": views} if views else {})
 
 
 def views_per_evaluation(recipe: Recipe) -> float:

@@ -245,6 +245,11 @@ class Display:
         return format_clock((sum(self._work.values()) - done) * elapsed / fresh)
 
 
+def shown_progress() -> Display:
+    """A display where a library shows one: on a terminal or standard error, in a notebook among its output."""
+    return Display(stream=sys.stdout if in_notebook() else None)
+
+
 def in_notebook() -> bool:
     """Whether a notebook runs this process."""
     return "ipykernel" in sys.modules

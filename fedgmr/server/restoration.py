@@ -88,6 +88,11 @@ class Restoration(Protocol):
         """The setting, in words, for which the server needs samples of its own; empty: there is none."""
         return ""
 
+    @property
+    def by_budget(self) -> bool:
+        """Whether its moves depend on the time budget, so that no run can be prolonged; true unless a rule says no."""
+        return True
+
     def restore(self, check: Check) -> dict[int, int]:
         """New level by client, for the clients that move."""
 
@@ -121,6 +126,11 @@ class Saturation(Restoration):
             raise ValueError(f"patience is {self.patience}: give at least 1 check.")
         if self.own_updates and self.scope == "global":
             raise ValueError("metric is own_update and scope is global: an update is one client's, give scope: client.")
+
+    @property
+    def by_budget(self) -> bool:
+        """Never: saturation is seen in the metrics."""
+        return False
 
     @property
     def own_updates(self) -> bool:
@@ -192,6 +202,11 @@ class FixedTime(Restoration):
     seconds: float | None = field(
         default=None, metadata={"above": 0, "help": "the time of which they are shares; none: the run's"}
     )
+
+    @property
+    def by_budget(self) -> bool:
+        """Whether they are shares of the run's own time."""
+        return self.seconds is None
 
     def restore(self, check: Check) -> dict[int, int]:
         """Raise every client below the floor to it."""

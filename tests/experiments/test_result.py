@@ -104,7 +104,7 @@ def test_a_client_is_handed_its_levels_sub_model(live: fedgmr.Result, directory:
 
 
 def test_the_task_of_a_loaded_run_is_found_by_its_name_or_given(directory: Path, live: fedgmr.Result) -> None:
-    with pytest.raises(ValueError, match=r"task.name is 'dropped'.* give load\(task=...\)"):
+    with pytest.raises(ValueError, match=r"task.name is 'dropped'.* give it again as task"):
         fedgmr.load(directory).model_for(0)
 
 

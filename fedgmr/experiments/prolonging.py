@@ -1,0 +1,97 @@
+"""A run with more seconds: its files made those of the beginning of a longer run, which a resume then finishes.
+
+The result is that of an uninterrupted longer run, bit for bit, because nothing before the end of a run depends on its
+time budget, except what is refused here and the views that the last evaluations test. The steps are in an order in
+which the run can be resumed after any of them. Read next: `run.py`, `seal.py`.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedgmr.experiments.checkpoint import checkpoints_of, read_checkpoint, write_checkpoint
+from fedgmr.experiments.rundir import resolved_text
+from fedgmr.experiments.seal import check_checkpoint, read_sealed_run, recipe_digest
+from fedgmr.experiments.views import without_early_views
+from fedgmr.files import METRICS, MODEL, RECIPE, SUMMARY, UPDATES, VIEWS, write_atomic
+from fedgmr.recipe import Recipe
+from fedgmr.reporting.recorder import digest_rows
+from fedgmr.reporting.records import Run
+from fedgmr.settings.refusals import SettingError, show_value
+
+_SEAL = ("recipe_digest", "rows_digest")
+
+
+def prolong(directory: Path, recipe: Recipe, seconds: float) -> Recipe:
+    """Give the run in a directory, which the caller has locked, more seconds; returns its new recipe.
+
+    Raises:
+        SettingError: it does not have fewer seconds, or a longer run would have gone otherwise from its beginning.
+    """
+    run = read_sealed_run(directory)
+    _check(run, directory, recipe, seconds)
+    longer = replace(recipe, seconds=float(seconds))
+    valid = _valid_checkpoints(directory)
+    recorded = max((state["recorded"] for _, state in valid), default=0)
+    rows = [without_early_views(row, number, longer) for number, row in enumerate(run.history[:recorded])]
+    for file, _ in valid:  # fit both recipes until they are sealed again
+        _seal(file, {})
+    for name in (SUMMARY, MODEL, VIEWS):
+        (directory / name).unlink(missing_ok=True)
+    write_atomic(directory / METRICS, "".join(f"{json.dumps(row)}\n" for row in rows))
+    remarks = [line for line in run.recipe_text.splitlines(keepends=True) if line.startswith("#")]
+    write_atomic(directory / RECIPE, resolved_text(longer, "".join(remarks)))
+    for file, state in valid:
+        _seal(file, _bound(directory, rows[: state["recorded"]]))
+    return longer
+
+
+def _check(run: Run, directory: Path, recipe: Recipe, seconds: Any) -> None:
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not math.isfinite(seconds) or seconds <= recipe.seconds:
+        raise SettingError(
+            f"seconds is {show_value(seconds)}, and the run in {str(directory)!r} has {recipe.seconds:g}: give more."
+        )
+    if run.clock == "real" or (directory / UPDATES).exists():
+        raise SettingError(f"The run in {str(directory)!r} is a deployed run: only a simulation can be prolonged.")
+    if run.status == "diverged":
+        raise SettingError(f"The run in {str(directory)!r} diverged: more seconds do not help, change its settings.")
+    if run.status == "finished" and run.stopped:
+        raise SettingError(
+            f"The run in {str(directory)!r} was ended by {run.stopped.get('by')}: more seconds change nothing, start a "
+            "run with another rule."
+        )
+    rule = recipe.method.restoration
+    if rule is not None and rule.by_budget:
+        raise SettingError(
+            f"method.restoration is {rule.kind}, whose moves depend on the time budget: a longer run would have gone "
+            "otherwise from its beginning, so start a new one."
+        )
+
+
+def _valid_checkpoints(directory: Path) -> list[tuple[Path, Mapping[str, Any]]]:
+    """Files and states; a damaged one is passed over here as in every resume."""
+    valid: list[tuple[Path, Mapping[str, Any]]] = []
+    for file in checkpoints_of(directory):
+        try:
+            state = read_checkpoint(file)[1]
+        except (OSError, ValueError):
+            continue
+        check_checkpoint(file, state)
+        valid.append((file, state))
+    return valid
+
+
+def _bound(directory: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    return {"recipe_digest": recipe_digest(directory), "rows_digest": digest_rows(rows)}
+
+
+def _seal(file: Path, seal: Mapping[str, str]) -> None:
+    """Write a checkpoint again with another seal, or with none."""
+    tensors, state = read_checkpoint(file)
+    first = {name: value for name, value in state.items() if name not in (*_SEAL, "threads")}
+    threads = {"threads": state["threads"]} if "threads" in state else {}
+    write_checkpoint(file, tensors, {**first, **seal, **threads})
