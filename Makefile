@@ -23,6 +23,9 @@ FLWR ?= flwr==1.42.*
 #: EXTRAS         the packages that `make test-extras` installs, separately from everything else
 EXTRAS ?= onnx onnxscript onnxruntime
 
+#: HUGGING_FACE   what `make test-hugging-face` installs, separately from everything else
+HUGGING_FACE ?= datasets==5.2.* transformers==5.22.* flwr-datasets==0.6.*
+
 #: TRITON         the Triton that `make test-kernels` installs, separately from everything else
 TRITON ?= triton==3.9.0
 
@@ -33,7 +36,7 @@ EXTRA_TESTS := tests/experiments/test_onnx.py
 METHODS := fedgmr,fedgmr_without_restoration,fedavg,fedasync
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-flower test-kernels test-extras soak soak-grid lint format clean
+.PHONY: help demo test test-slow test-flower test-kernels test-extras test-hugging-face soak soak-grid lint format clean
 
 help: ## List targets and variables
 	@echo "Targets:"
@@ -62,6 +65,11 @@ test-kernels: $(VENV)/dev.stamp ## Run the tests of the GPU kernels in Triton's 
 test-extras: $(VENV)/dev.stamp ## Run the tests of ONNX files with the packages of that extra
 	test -d $(VENV)/extras || $(BIN)/python -m pip install -c $(VENV)/constraints.txt --target $(VENV)/extras $(EXTRAS)
 	PYTHONPATH=$(abspath $(VENV)/extras) $(BIN)/pytest $(EXTRA_TESTS) $(PYTEST)
+
+# dill, by which datasets are told apart, knows packages by `site-packages` in their path.
+test-hugging-face: $(VENV)/dev.stamp ## Run the tests of Hugging Face's datasets and models, and of Flower's partitioners
+	test -d $(VENV)/hf || $(BIN)/python -m pip install -c $(VENV)/constraints.txt --target $(VENV)/hf/site-packages $(HUGGING_FACE)
+	PYTHONPATH=$(abspath $(VENV)/hf/site-packages) $(BIN)/pytest tests/tasks/test_hugging_face.py $(PYTEST)
 
 soak: $(VENV)/dev.stamp ## Keep 20 SuperNodes at work on this machine for an hour while programs are killed at random
 	$(BIN)/python benchmarks/soak.py $(SOAK)

@@ -26,7 +26,7 @@ from fedgmr.reporting.recorder import Recorder
 from fedgmr.server.coordination import Participation
 from fedgmr.settings.build import build
 from fedgmr.settings.refusals import SettingError, suggestion
-from fedgmr.tasks.partition import Partition
+from fedgmr.tasks.partition import ByUser, Partition
 from fedgmr.tasks.task import Task
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.schedules import TrainingSettings
@@ -65,7 +65,8 @@ def simulate(
         watcher: a Watcher or several, told how the run goes; each may end it.
         progress: whether a display shows how the run goes; in a notebook or a file these are plain lines.
         name: of the run, for titles and directories; None: the method's.
-        partition: how samples are dealt to clients; this and the following as objects or plain data, None: the default.
+        partition: how samples are dealt to clients, None: by user where the task knows users, else iid; this and the
+            following as objects or plain data, None: the default.
         network: the server's uplink, noise, number formats, the time that training takes.
         training: learning rate, its schedule, the optimiser, batch size, steps.
         participation: how many of the free clients get a task.
@@ -105,8 +106,10 @@ def recipe_of(task: Task | str, method: Method | str, fleet: Any, sections: Mapp
         fleet = build(FleetSettings, {"name": fleet}, path="fleet")
     elif not isinstance(fleet, FleetSettings | Mapping):
         fleet = build(FleetSettings, {"name": "custom", "links": fleet}, path="fleet")
+    owned = not isinstance(task, str) and task.users is not None
     data = {
         "name": composed.name,
+        **({"partition": ByUser()} if owned else {}),
         **{key: value for key, value in sections.items() if value is not None},
         "task": TaskSettings(name=task if isinstance(task, str) else task.name),
         "method": composed,

@@ -42,7 +42,7 @@ def source_of(data: Any, where: str, columns: Columns | None = None) -> Source:
         data = data.tensors
     if isinstance(data, tuple):
         return _pair(data, where)
-    if _is_table(data):
+    if is_table(data):
         return _table(data, where, columns)
     _refuse_others(data, where)
     return _rows(data, where, columns)
@@ -224,7 +224,8 @@ def _known_targets(data: Any) -> Tensor | None:
     return classes_as_int64(targets, tensor_of(targets, "targets"))
 
 
-def _is_table(data: Any) -> bool:
+def is_table(data: Any) -> bool:
+    """Whether this is a `datasets.Dataset`, or behaves like one."""
     return all(hasattr(data, name) for name in ("column_names", "with_format", "select_columns", "__getitem__"))
 
 

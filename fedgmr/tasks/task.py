@@ -24,6 +24,7 @@ from fedgmr.submodels.inputs import Inputs
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.given import Columns, settle, source_of
 from fedgmr.tasks.metrics import Measure, Metric, top1
+from fedgmr.tasks.owners import training_samples
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.trial import check_metrics
 
@@ -53,7 +54,7 @@ class Task:
     also: tuple[Metric, ...] = ()  # recorded beside it
     prepare: Callable[[Any], Inputs] | None = None  # applied to every batch's inputs on the device: bytes to floats
     augment: Augmentation | None = None  # changes the prepared inputs of every training batch at random
-    users: Tensor | None = None  # int per training sample, for the partition by user
+    users: Tensor | Any = None  # of every training sample, or the name of a column, or a partitioner: who owns it
     holdout: int | float = 0.05  # training samples (a number or a share) the server holds out for validation
     keep: tuple[str, ...] = ()  # name patterns of parameters always kept although their layer is prunable
     prune: tuple[str, ...] = ()  # name patterns of parameters that are prunable although the rule keeps them
@@ -64,12 +65,11 @@ class Task:
     stand_in: str | None = None  # a sentence where the data stands in for other data; repeated in every output
 
     def __post_init__(self) -> None:
-        for part in ("test", "train"):
-            where = f"{self.name}.{part}"
-            samples = settle(source_of(getattr(self, part), where, self.columns), where, self.lazy)
-            object.__setattr__(self, part, samples)
-        if self.users is not None and len(self.users) != len(self.train):
-            raise ValueError(f"{self.name}.users has {len(self.users)} entries: give one per training sample.")
+        where = f"{self.name}.test"
+        test = settle(source_of(self.test, where, self.columns), where, self.lazy)
+        train, users = training_samples(self.name, self.train, self.users, test, self.columns, self.lazy)
+        for key, value in {"train": train, "test": test, "users": users}.items():
+            object.__setattr__(self, key, value)
         if self.evaluation_batch < 1:
             raise ValueError(f"{self.name}.evaluation_batch is {self.evaluation_batch}: give at least 1.")
         check_metrics(self.name, self.metrics, self.loss, self.train.targets)

@@ -53,6 +53,9 @@ class Table:
     def select_columns(self, columns: list[str]) -> "Table":
         return Table({name: self.columns[name] for name in columns}, self.format["type"])
 
+    def add_column(self, name: str, values: list[Any]) -> "Table":
+        return Table({**self.columns, name: values})
+
     def __getitem__(self, at: Any) -> dict[str, Any]:
         return {name: np.asarray(values)[at] for name, values in self.columns.items()}
 

@@ -1,0 +1,40 @@
+"""Real tables and partitioners, where the packages `datasets` and `flwr-datasets` are installed."""
+
+import pytest
+import torch
+from torch import nn
+
+import fedgmr
+
+datasets = pytest.importorskip("datasets")
+partitioners = pytest.importorskip("flwr_datasets.partitioner")
+
+DRAWS = torch.Generator().manual_seed(0)
+X, Y = torch.randn(60, 4, generator=DRAWS), torch.randint(3, (60,), generator=DRAWS)
+
+
+def task(**more: object) -> fedgmr.Task:
+    owner = [f"user {at % 7}" for at in range(60)]
+    table = datasets.Dataset.from_dict({"x": X.tolist(), "label": Y.tolist(), "owner": owner})
+    given = {"train": table, "test": table.remove_columns("owner"), "columns": ("x", "label"), **more}
+    return fedgmr.Task(name="table", model=lambda: nn.Linear(4, 3), **given)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_table(*, lazy: bool) -> None:
+    made = task(users="owner", lazy=lazy)
+    assert torch.equal(made.train[:][0], X)
+    assert torch.equal(made.train.targets, Y)
+    assert made.users.tolist() == [at % 7 for at in range(60)]
+    assert torch.equal(made.test[torch.tensor([9, 2])][0], X[[9, 2]])
+
+
+def test_partitioners_deal() -> None:
+    naturally = partitioners.NaturalIdPartitioner(partition_by="owner")
+    assert torch.bincount(task(users=naturally).users).tolist() == [9, 9, 9, 9, 8, 8, 8]
+    by_class = partitioners.PathologicalPartitioner(num_partitions=3, partition_by="label", num_classes_per_partition=1)
+    for train in (task().train, (X, Y)):
+        made = task(train=train, users=by_class)
+        classes = [set(made.train.targets[made.users == part].tolist()) for part in range(3)]
+        assert sorted(map(len, classes)) == [1, 1, 1]
+        assert len(made.train) == 60
