@@ -21,7 +21,7 @@ SOAK ?=
 FLWR ?= flwr==1.42.*
 
 #: EXTRAS         the packages that `make test-extras` installs, separately from everything else
-EXTRAS ?= onnx onnxscript onnxruntime
+EXTRAS ?= onnx onnxscript onnxruntime tensorboard wandb mlflow-skinny sqlalchemy alembic pyarrow
 
 #: HUGGING_FACE   what `make test-hugging-face` installs, separately from everything else
 HUGGING_FACE ?= datasets==5.2.* transformers==5.22.* flwr-datasets==0.6.*
@@ -32,7 +32,7 @@ TRITON ?= triton==3.9.0
 BIN := $(VENV)/bin
 KERNELS := tests/training/test_fused.py tests/training/test_stacked.py tests/server/test_fused_sums.py tests/equivalence/test_graphed.py
 FLOWER := tests/flower tests/deploy tests/equivalence/test_flower_equals_simulated.py tests/e2e/test_deploy.py tests/e2e/test_deploy_faults.py tests/e2e/test_deploy_network.py
-EXTRA_TESTS := tests/experiments/test_onnx.py
+EXTRA_TESTS := tests/experiments/test_onnx.py tests/trackers/test_packages.py
 METHODS := fedgmr,fedgmr_without_restoration,fedavg,fedasync
 
 .DEFAULT_GOAL := help
@@ -62,7 +62,7 @@ test-kernels: $(VENV)/dev.stamp ## Run the tests of the GPU kernels in Triton's 
 	test -d $(VENV)/triton || $(BIN)/python -m pip install --no-deps --target $(VENV)/triton $(TRITON)
 	TRITON_INTERPRET=1 PYTHONPATH=$(VENV)/triton $(BIN)/pytest $(KERNELS) $(PYTEST)
 
-test-extras: $(VENV)/dev.stamp ## Run the tests of ONNX files with the packages of that extra
+test-extras: $(VENV)/dev.stamp ## Run the tests of ONNX files and trackers with their packages
 	test -d $(VENV)/extras || $(BIN)/python -m pip install -c $(VENV)/constraints.txt --target $(VENV)/extras $(EXTRAS)
 	PYTHONPATH=$(abspath $(VENV)/extras) $(BIN)/pytest $(EXTRA_TESTS) $(PYTEST)
 

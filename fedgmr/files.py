@@ -22,6 +22,7 @@ SUMMARY = "summary.json"
 MODEL = "model.safetensors"
 VIEWS = "views.safetensors"
 CHECKPOINTS = "checkpoints"
+LOCK = ".lock"
 UPDATES, EARLIER_UPDATES = "updates.jsonl", "updates-earlier.jsonl"
 DIGEST_BYTES = 16
 _TAIL = 1 << 16  # bytes at the end of a file in which its last row is looked for

@@ -8,6 +8,9 @@ GROUPS = {
         "report": "write the report of runs again",
         "verify": "check that the files of runs belong together",
     },
+    "trackers": {
+        "export": "hand runs on to TensorBoard, W&B or MLflow, or write tables",
+    },
     "sweeps": {
         "compare": "run several methods and seeds and compare them",
         "sweep": "run a grid of settings, methods and seeds; what is done already is not repeated",

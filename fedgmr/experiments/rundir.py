@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedgmr.files import RECIPE, SUMMARY, read_json, write_atomic
+from fedgmr.files import LOCK, RECIPE, SUMMARY, read_json, write_atomic
 from fedgmr.recipe import Recipe, foreign_recipe
 from fedgmr.reporting.records import digest_summary
 from fedgmr.settings.refusals import SettingError
@@ -41,7 +41,7 @@ def locked(directory: Path) -> Iterator[None]:
     if directory.exists() and not directory.is_dir():
         raise SettingError(f"output is {str(directory)!r}, which is a file: give a directory.")
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / ".lock"
+    path = directory / LOCK
     try:  # never through a link, and what is there stays as it is
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
