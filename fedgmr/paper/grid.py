@@ -77,9 +77,9 @@ def paper_layout(task: str, options: Mapping[str, Any] = MappingProxyType({})) -
     return _layout(task, tuple(sorted((key, value) for key, value in options.items() if key in known)))
 
 
-def own_partition(task: str, protocol: str) -> Partition:
-    """The split of the protocol's recipe."""
-    return recipe_from(read_recipe_data(f"{protocol}/{task}")).partition
+def own_partition(task: str, protocol: str, method: str) -> Partition:
+    """The split of the protocol's recipe for a method."""
+    return recipe_from(read_recipe_data(f"{protocol}/{task}"), method=method).partition
 
 
 def _model_fields(task: str) -> Callable[..., dict[str, Any]]:

@@ -182,7 +182,7 @@ def _differences(setting: Setting, variant: str, protocol: str, recipe: Recipe) 
             continue
         if wanted.get(key) != found.get(key):
             yield key, found.get(key)
-    own = own_partition(setting.task, protocol)
+    own = own_partition(setting.task, protocol, recipe.method.name)
     if isinstance(recipe.partition, Dirichlet) and isinstance(own, Dirichlet):
         for entry in fields(recipe.partition):
             value = getattr(recipe.partition, entry.name)
