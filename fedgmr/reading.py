@@ -30,15 +30,15 @@ class Reading:
             )
 
     @classmethod
-    def recorded(cls, data: Mapping[str, Any]) -> "Reading":
-        """The reading of a summary or of a row of `metrics.jsonl`; an accuracy where they say nothing else."""
-        found = data.get("reading")
+    def recorded(cls, data: Mapping[str, Any]) -> list["Reading"]:
+        """The readings of a summary or of a row of `metrics.jsonl`, the leading one first; else it is an accuracy."""
+        found = data.get("readings")
         if found is None:
-            return cls(name=str(data.get("metric") or "accuracy"))
+            return [cls(name=str(data.get("metric") or "accuracy"))]
         try:
-            return cls(**found)
+            return [cls(**each) for each in found] or [cls()]
         except (TypeError, AttributeError) as error:
-            raise ValueError(f"The reading {found!r} is not one of a metric: restore the file.") from error
+            raise ValueError(f"The readings {found!r} are not those of metrics: restore the file.") from error
 
     @property
     def data(self) -> dict[str, Any]:

@@ -185,6 +185,18 @@ def test_snippets_of_the_python_page_run_in_order(
     assert capsys.readouterr().out.count("\n") == 9
 
 
+def test_regression_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "tabular_regression.py"), run_name="__main__")
+    out, err = capsys.readouterr()
+    header, first, *_, last, best = out.splitlines()
+    assert header.split() == ["seconds", "MAE", "(kWh)", "RMSE", "(kWh)", "mean", "density"]
+    assert float(first.split()[1]) > 10 > 1.2 > float(last.split()[1]) > 0.75, "0.8 is the mean size of the noise"
+    assert float(last.split()[2]) > float(last.split()[1])
+    assert best.endswith(" kWh.")
+    assert "  MAE " in err
+    assert "%" not in out + err
+
+
 def test_recipe_document_has_every_key_with_its_default() -> None:
     text = (ROOT / "docs" / "recipes.md").read_text()
     tables = re.findall(r"^\| key \| default \| meaning \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", text, re.MULTILINE)
@@ -197,7 +209,7 @@ def test_run_directory_document_has_every_field() -> None:
     result = fedgmr.simulate(_dot(), method="fedavg", fleet=[fedgmr.Link(down=1.0, up=1.0)], seconds=1)
     metrics, summary = (re.split(r"^## ", text, flags=re.MULTILINE)[part] for part in (1, 2))
     fields = [re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) for section in (metrics, summary)]
-    assert fields[0] == [*result.history.columns, "metrics", "validation", "views"]  # where there are any
+    assert fields[0] == [*result.history.columns, "metrics", "validation", "views", "readings"]  # where there are any
     assert [fields[1].pop(), fields[1].pop()] == ["digest", "models"]  # of the files
     rare = ("stopped", "problem", "period_needed", "advice")
     assert [field for field in fields[1] if field not in rare] == list(result.summary)

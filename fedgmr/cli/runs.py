@@ -15,6 +15,7 @@ from fedgmr.experiments.rundir import read_recipe
 from fedgmr.experiments.seal import verify_run
 from fedgmr.experiments.views import MERGED
 from fedgmr.files import RECIPE
+from fedgmr.reading import Reading
 from fedgmr.reporting.display import Display
 from fedgmr.reporting.report import write_report
 from fedgmr.settings.refusals import SettingError
@@ -136,8 +137,9 @@ def finish_run(directory: Path, summary: Mapping[str, Any]) -> None:
     report = report_line(lambda: write_report(directory), f"Run: {directory}")
     best = summary["best_view"]
     other = summary["views"].get(best) if best != "merged" else None
-    handed_out = f" (merged; handed out: {best}, {100 * other['accuracy']:.2f} %)" if other else ""
-    print(f"Final accuracy {100 * summary['final_accuracy']:.2f} %{handed_out}. {report}")
+    reading = Reading.recorded(summary)[0]
+    handed_out = f" (merged; handed out: {best}, {reading.text(other['accuracy'])})" if other else ""
+    print(f"Final {reading.name} {reading.text(summary['final_accuracy'])}{handed_out}. {report}")
 
 
 def report_line(write: Callable[[], Path], otherwise: str) -> str:

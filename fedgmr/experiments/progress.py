@@ -175,6 +175,7 @@ class RunInProgress:
                     "density": sum(map(server.ladder.__getitem__, levels)) / len(levels),
                     "bytes_up": sum(fleet.bytes_up),
                     "bytes_down": sum(fleet.bytes_down),
+                    **self._read_as,
                 }
             )
 
@@ -219,17 +220,27 @@ class RunInProgress:
         (row, scores), self.unscored = self.unscored, None
         measured = {name: self._fields(test, validation) for name, (test, validation) in scores.items()}
         merged = measured.pop(MERGED)
-        self.recorder.record(row | merged | ({"views": measured} if measured else {}))
+        told: dict[str, Any] = {"views": measured} if measured else {}
+        self.recorder.record(row | merged | told | self._read_as)
         self.watching.after_evaluation(self.recorder.rows[-1])
 
     def _fields(self, test: Measurement, validation: Measurement | None) -> dict[str, Any]:
         """What a row says about one view; null where a number is not finite, because JSON has no other word for it."""
         names = [metric.name for metric in self.assembly.task.metrics[1:]]
-        loss = test.loss if math.isfinite(test.loss) else None
-        fields: dict[str, Any] = {"accuracy": test.accuracy, "loss": loss}
+        fields: dict[str, Any] = {"accuracy": _finite(test.accuracy), "loss": _finite(test.loss)}
         if names:
-            fields["metrics"] = dict(zip(names, test.values[1:-1], strict=True))
-        return fields if validation is None else fields | {"validation": validation.accuracy}
+            fields["metrics"] = dict(zip(names, map(_finite, test.values[1:-1]), strict=True))
+        return fields if validation is None else fields | {"validation": _finite(validation.accuracy)}
+
+    @property
+    def _readings(self) -> list[dict[str, Any]]:
+        """How the values of the metrics are read, the leading one first."""
+        return [metric.data for metric in self.assembly.task.metrics]
+
+    @property
+    def _read_as(self) -> dict[str, Any]:
+        """The same for a row, unless an accuracy leads, which readers take for granted."""
+        return {} if self.assembly.task.metrics[0].accuracy else {"readings": self._readings}
 
     def _summary(self, status: str, validated: float | None = None) -> dict[str, Any]:
         recipe, task, rows = self.assembly.recipe, self.assembly.task, self.recorder.rows
@@ -259,9 +270,10 @@ class RunInProgress:
             "clock": self.assembly.fleet.clock,
             "ticks": self.assembly.server.tick,
             "metric": metric.name,
+            "readings": self._readings,
             "final_accuracy": last["accuracy"],
             "final_loss": last["loss"],
-            "validation_accuracy": validated,
+            "validation_accuracy": None if validated is None else _finite(validated),
             "decides_on_test": on_test,
             "best_view": None if on_test else best,
             "views": views,
@@ -273,3 +285,7 @@ class RunInProgress:
             "wall_seconds": round(time.perf_counter() - self.began, 3),
             **provenance(recipe.device),
         }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

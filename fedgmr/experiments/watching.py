@@ -3,6 +3,7 @@
 Early stopping by the recipe is one of them. Read next: `reporting/watcher.py`, what they are told; `progress.py`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,13 +23,18 @@ class _RecipeStop(Watcher):
 
     def __init__(self, rule: EarlyStopping, metric: Metric, rows: Sequence[Mapping[str, Any]]) -> None:
         self.rule, self.metric = rule, metric
-        self.values = [row["validation"] for row in rows]
+        self.values = [self._value(row) for row in rows]
 
     def after_evaluation(self, row: Mapping[str, Any]) -> Stop | None:
         """Look at the validation score."""
-        self.values.append(row["validation"])
+        self.values.append(self._value(row))
         reason = self.rule.reason(self.values, self.metric)
         return None if reason is None else Stop(reason)
+
+    def _value(self, row: Mapping[str, Any]) -> float:
+        """The validation score of a row; the worst there is where it was not finite."""
+        value: float | None = row["validation"]
+        return -self.metric.score(math.inf) if value is None else value
 
 
 class Watching:
@@ -53,7 +59,7 @@ class Watching:
         """Whether a watcher looks at evaluations; then they are made before the run goes on, on a GPU too."""
         return any(type(one).after_evaluation is not Watcher.after_evaluation for _, one in self.watchers)
 
-    def after_tick(self, state: Mapping[str, float]) -> None:
+    def after_tick(self, state: Mapping[str, Any]) -> None:
         """Tell where the run stands."""
         for name, one in self.watchers:
             self._heed(name, one.after_tick(state), "after_tick", state)

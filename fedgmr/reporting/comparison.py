@@ -17,31 +17,32 @@ from pathlib import Path
 import numpy as np
 
 from fedgmr.files import write_atomic
+from fedgmr.reading import Reading
 from fedgmr.reporting import plots
 from fedgmr.reporting.html_page import Page
 from fedgmr.reporting.quantities import (
     align_table,
     format_bytes,
-    format_percent,
     format_seconds,
-    format_target,
     markdown_table,
 )
 from fedgmr.reporting.records import Curve, Run, read_run
 
 _CAPTIONS = {
-    "accuracy": "Accuracy of the global model: mean over the runs, in a band of one std either way.",
+    "accuracy": "{metric} of the global model: mean over the runs, in a band of one std either way.",
     "density": "Mean density of the sub-models (1 is the full model); equal methods share a line.",
     "bytes": "Data all clients together received and sent (1 MB is 10⁶ bytes), mean over the runs.",
 }
 _ENDED = ("finished", "diverged")
-_TARGET_SHARE = 0.95  # of the best method's mean accuracy, when no target is given
 _SAME_LENGTH = 1.01  # runs whose lengths differ by less than this factor had the same time budget
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodRow:
-    """One method, accuracies 0..1; the std of a single run and the way to a target never reached are None."""
+    """One method; accuracy is the leading metric as it was recorded, whatever it is.
+
+    The std of a single run and the way to a target never reached are None.
+    """
 
     method: str
     runs: int
@@ -71,7 +72,7 @@ class MethodRow:
             bytes_to_target=_mean(counts) if counts else None,
         )
 
-    def cells(self) -> list[str]:
+    def cells(self, reading: Reading) -> list[str]:
         """Write the row as people read it."""
         share = "" if self.reached == self.runs else f" ({self.reached} of {self.runs})"
         accuracies = ((self.accuracy, self.accuracy_std), (self.half_accuracy, self.half_accuracy_std))
@@ -79,7 +80,7 @@ class MethodRow:
         return [
             self.method,
             str(self.runs),
-            *(f"{100 * mean:.2f} ± " + ("-" if std is None else f"{100 * std:.2f}") for mean, std in accuracies),
+            *(f"{reading.number(mean)} ± {reading.number(std)}" for mean, std in accuracies),
             ("-" if time is None else format_seconds(time)) + share,
             ("-" if count is None else format_bytes(count)) + share,
         ]
@@ -90,6 +91,7 @@ class Comparison:
     """Methods at the same time budget, best first, with the runs behind them."""
 
     title: str
+    reading: Reading  # of the leading metric
     budget: float
     target: float
     target_reason: str
@@ -100,17 +102,18 @@ class Comparison:
     def heading(self) -> str:
         """Say in two sentences how to read the numbers."""
         return (
-            f"Accuracy after {format_seconds(self.budget)} and after half of it, mean ± std over the runs. "
-            f"Target {format_target(self.target)}, {self.target_reason}; "
+            f"{self.reading.title} after {format_seconds(self.budget)} and after half of it, mean ± std over the runs. "
+            f"Target {self.reading.target_text(self.target)}, {self.target_reason}; "
             "time and data to it are means over the runs that reach it."
         )
 
     def table(self) -> list[list[str]]:
         """Write the table as people read it: the header, then one row per method."""
-        target = format_target(self.target)
-        at = [f"acc. (%) at {format_seconds(time)}" for time in (self.budget, self.budget / 2)]
+        target, name = self.reading.target_text(self.target), self.reading.label
+        name = name.replace("accuracy", "acc.")
+        at = [f"{name} at {format_seconds(time)}" for time in (self.budget, self.budget / 2)]
         header = ["method", "runs", *at, f"time to {target}", f"data to {target}"]
-        return [header, *(row.cells() for row in self.rows)]
+        return [header, *(row.cells(self.reading) for row in self.rows)]
 
     def text(self) -> str:
         """Write an aligned table for the terminal."""
@@ -130,7 +133,8 @@ class Comparison:
         """Write the numbers unrounded, one line per method; a cell is empty where there is none."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow([*(column.name for column in fields(MethodRow)), "budget_seconds", "target_accuracy"])
+        columns = [*(column.name for column in fields(MethodRow)), "budget_seconds", "target_accuracy"]
+        writer.writerow([column.replace("accuracy", self.reading.column) for column in columns])
         writer.writerows([*astuple(row), self.budget, self.target] for row in self.rows)
         return buffer.getvalue()
 
@@ -145,12 +149,12 @@ class Comparison:
             sums = [(run.history.bytes_down[-1].sum(), run.history.bytes_up[-1].sum()) for run in runs]
             totals[title] = np.mean(sums, axis=0)
         charts = {
-            "accuracy": plots.accuracy_figure(accuracy, target=self.target),
+            "accuracy": plots.accuracy_figure(accuracy, target=self.target, reading=self.reading),
             "density": plots.mean_density_figure(density),
             "bytes": plots.method_bytes_figure(totals),
         }
         best = self.rows[0]
-        lead = f"Best after {format_seconds(self.budget)}: {best.method}, {format_percent(best.accuracy, 2)}."
+        lead = f"Best after {format_seconds(self.budget)}: {best.method}, {self.reading.text(best.accuracy)}."
         page = Page(self.title, lead)
         page.notices(self.notes)
         page.heading("Methods")
@@ -158,7 +162,7 @@ class Comparison:
         page.add(f'<p class="soft">{escape(self.heading())}</p>')
         page.heading("Figures")
         for name, chart in charts.items():
-            page.figure(chart.save(folder, name), _CAPTIONS[name])
+            page.figure(chart.save(folder, name), _CAPTIONS[name].format(metric=self.reading.title))
         page.heading("Provenance")
         page.details("Run directories", "\n".join(str(run.path) for runs in self.groups.values() for run in runs))
         write_atomic(folder / "comparison.csv", self.csv())
@@ -171,34 +175,34 @@ def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None) -> 
 
     Args:
         dirs: run directories of one task and one fleet.
-        target: accuracy (0..1) for "time to" and "data to"; 95 % of the best method's mean unless given.
+        target: value of the leading metric (0..1 for an accuracy) for "time to" and "data to"; unless given 95 % of
+            the best method's mean, or 105 % where less is better.
 
     Returns:
         The comparison. Unfinished runs are left out, with a note, unless no run has finished.
     """
     if not dirs:
         raise ValueError("no runs to compare: name at least one run directory")
-    if target is not None and not 0 < target <= 1:
-        raise ValueError(f"target={target}: give the accuracy as a fraction, such as 0.8 for 80 %")
     runs = [read_run(directory) for directory in dirs]
     ended = [run for run in runs if run.status in _ENDED] or runs
     _check_comparable(ended)
+    reading = ended[0].reading
+    if target is not None:
+        reading.check_target(target)
     budget = _budget(ended)
     groups: dict[str, list[Run]] = {}
     for run in ended:
         groups.setdefault(run.title, []).append(run)
     means = {title: _mean([run.accuracy_at(budget) for run in members]) for title, members in groups.items()}
-    ranked = sorted(groups, key=lambda title: math.inf if math.isnan(means[title]) else -means[title])
+    ranked = sorted(groups, key=lambda title: math.inf if math.isnan(means[title]) else -reading.score(means[title]))
     reason = "as asked"
     if target is None:
-        best = means[ranked[0]]
-        # Rounded down to a tenth of a percent, so that the heading names exactly the number used.
-        target = math.floor(1000 * _TARGET_SHARE * best + 1e-9) / 1000 if best > 0 else 0.0
-        reason = f"{100 * _TARGET_SHARE:.0f} % of the best method's accuracy"
+        target, reason = reading.near(means[ranked[0]]), reading.near_words
     first = ended[0].summary
     task = str(first.get("task_title") or first.get("task") or "Comparison")
     return Comparison(
         title=f"{task}, fleet {first['fleet']}" if "fleet" in first else task,
+        reading=reading,
         budget=budget,
         target=target,
         target_reason=reason,
@@ -213,7 +217,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _budget(runs: Sequence[Run]) -> float:
-    """Find the time that all runs cover. A diverged run stops early but its accuracy stands, so it sets no limit."""
+    """Find the time that all runs cover. A diverged run stops early but its last value stands, so it sets no limit."""
     lengths = [run.seconds for run in runs if run.status != "diverged"] or [max(run.seconds for run in runs)]
     # The last tick overshoots the budget by a little, differently in each run.
     return max(length for length in lengths if length <= _SAME_LENGTH * min(lengths))
@@ -225,13 +229,19 @@ def _check_comparable(runs: Sequence[Run]) -> None:
         if len(seen) > 1:
             listing = ", ".join(f"{value} ({path})" for value, path in seen.items())
             raise ValueError(f"the runs differ in {key}: {listing}; compare one {key} at a time")
+    led = {run.reading.label: run.path for run in runs}
+    if len(led) > 1:
+        listing = ", ".join(f"{name} ({path})" for name, path in led.items())
+        raise ValueError(f"the runs differ in their leading metric: {listing}; compare one at a time")
 
 
 def _notes(runs: Sequence[Run], ended: Sequence[Run], groups: Mapping[str, Sequence[Run]]) -> list[str]:
     notes = [f"left out, not finished: {run.path}" for run in runs if run not in ended]
     notes += [f"not finished: {run.path}" for run in ended if run.status not in _ENDED]
     diverged = [run for run in ended if run.status == "diverged"]
-    notes += [f"{run.title}, seed {run.summary.get('seed')}, diverged; its last accuracy counts" for run in diverged]
+    notes += [
+        f"{run.title}, seed {run.summary.get('seed')}, diverged; its last {run.reading.name} counts" for run in diverged
+    ]
     for title, members in groups.items():
         seeds = [run.summary.get("seed") for run in members]
         if len(set(seeds)) < len(seeds):

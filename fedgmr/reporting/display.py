@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -20,14 +20,16 @@ from rich.live import Live
 from rich.text import Text
 
 from fedgmr.files import METRICS, UPDATES, last_row
-from fedgmr.reporting.quantities import format_bytes, format_clock, format_percent
+from fedgmr.reading import Reading
+from fedgmr.reporting.quantities import format_bytes, format_clock
 from fedgmr.reporting.watcher import Watcher
 
 _LIVE_INTERVAL = 0.2  # wall seconds between two refreshes
 _PLAIN_INTERVAL, _PLAIN_SWEEP_INTERVAL = 10.0, 30.0
 _SMOOTHING = 10.0  # wall seconds over which the speed of a run forgets
 _UNKNOWN, _DONE = "-:--", "done"
-_NAMED = ("tick", "acc", "density", "up", "down", "ETA")  # columns of a plain line after the name and the time
+_METRIC = "acc"  # the column of the leading metric, under its own name where it is no accuracy
+_NAMED = ("tick", _METRIC, "density", "up", "down", "ETA")  # columns of a plain line after the name and the time
 _WORDS = ("run", "directory")  # columns that are aligned left
 _DROPPED_FIRST = ("directory", "tick", "density", "down", "up", "bar")  # a narrow terminal loses these, in this order
 _GAP = "  "
@@ -42,17 +44,17 @@ class RunRow(Watcher):
         self.seconds, self.total = 0.0, total  # virtual seconds so far, and of the whole run
         self.status = ""  # how the run ended
         self._display = display
-        self._state: dict[str, float] = {}  # the newest report
+        self._state: dict[str, Any] = {}  # the newest report
         self._seconds_before = 0.0  # virtual seconds at the first report
         self._mark: tuple[float, float] | None = None  # (wall, virtual) seconds at the previous refresh
         self._speed = 0.0  # virtual seconds per wall second
 
-    def after_tick(self, state: Mapping[str, float]) -> None:
+    def after_tick(self, state: Mapping[str, Any]) -> None:
         """Report where the run stands."""
         self.update(**state)
 
-    def update(self, **state: float) -> None:
-        """Report where the run stands: seconds, tick, accuracy, density, bytes_up and bytes_down."""
+    def update(self, **state: Any) -> None:
+        """Report where the run stands: seconds, tick, accuracy, density, bytes_up and bytes_down; readings, if any."""
         if not self._state:
             self._seconds_before = state["seconds"]
         self._state, self.seconds = state, state["seconds"]
@@ -67,10 +69,11 @@ class RunRow(Watcher):
         self.update(
             seconds=max(float(tick["seconds"]), float(row["seconds"])),
             tick=max(int(tick["tick"]), int(row["tick"])),
-            accuracy=float(row["accuracy"]),
+            accuracy=row["accuracy"],
             density=sum(row["density"]) / len(row["density"]),
             bytes_up=sum(row["bytes_up"]),
             bytes_down=sum(row["bytes_down"]),
+            **({"readings": row["readings"]} if "readings" in row else {}),
         )
 
     def end(self, status: str, accuracy: float | None) -> None:
@@ -79,6 +82,11 @@ class RunRow(Watcher):
         self.seconds = self.total if status == "finished" else self.seconds
         if self._state and accuracy is not None:
             self._state["accuracy"] = accuracy
+
+    @property
+    def reading(self) -> Reading:
+        """How its leading metric is read, as far as it is known."""
+        return Reading.recorded(self._state)[0]
 
     @property
     def share(self) -> float:
@@ -95,7 +103,7 @@ class RunRow(Watcher):
         state, fields = self._state, {"run": self.label, "bar": ""}
         fields["time (s)"] = f"{self.seconds:,.0f}/{self.total:,.0f}"
         fields["tick"] = f"{state['tick']:,}" if state else ""
-        fields["acc"] = format_percent(state["accuracy"]) if state else ""
+        fields[_METRIC] = self.reading.brief(state["accuracy"]) if state else ""
         fields["density"] = f"{state['density']:.2f}" if state else ""
         fields["up"] = format_bytes(state["bytes_up"]) if state else ""
         fields["down"] = format_bytes(state["bytes_down"]) if state else ""
@@ -195,11 +203,13 @@ class Display:
         # Not a rich.table.Table: that takes 20 ms for 30 rows, and this may be the process that trains.
         rows = self._most_telling(height - 3)
         cells = [row.fields(now) for row in rows]
-        widths = _widths(cells, width)
+        names = dict.fromkeys(_METRIC if row.reading.accuracy else row.reading.name for row in rows)
+        title = next(iter(names)) if len(names) == 1 else "metric"
+        widths = _widths(cells, width, title)
         bar = widths.get("bar", 0)
         for row, texts in zip(rows, cells, strict=True):
             texts["bar"] = ("━" * int(row.share * bar)).ljust(bar, "─")
-        header = dict(zip(widths, widths, strict=True)) | {"bar": ""}
+        header = dict(zip(widths, widths, strict=True)) | {"bar": "", _METRIC: title}
         lines = []
         for texts in [header, *cells]:
             lines.append(_GAP.join(_fitted(column, texts[column], wide) for column, wide in widths.items()))
@@ -225,8 +235,9 @@ class Display:
         if self._sweep:
             shown = [f"{row.label} {row.seconds:,.0f}/{row.total:,.0f} s" for row in running]
             return "  ".join([self._counts(), *shown, f"ETA {self._time_left(now)}"])
-        texts = running[-1].fields(now)
-        named = [f"{column} {texts[column]}" for column in _NAMED if texts[column]]
+        texts, reading = running[-1].fields(now), running[-1].reading
+        titles = {} if reading.accuracy else {_METRIC: reading.name}
+        named = [f"{titles.get(column, column)} {texts[column]}" for column in _NAMED if texts[column]]
         return "  ".join([texts["run"], f"{texts['time (s)']} s", *named])
 
     def _counts(self) -> str:
@@ -255,10 +266,12 @@ def in_notebook() -> bool:
     return "ipykernel" in sys.modules
 
 
-def _widths(cells: Sequence[Mapping[str, str]], width: int) -> dict[str, int]:
+def _widths(cells: Sequence[Mapping[str, str]], width: int, metric: str) -> dict[str, int]:
     """The columns that fit into a terminal and their widths; the bar takes what is left, the name gives what lacks."""
     shown = [column for column in cells[0] if column == "bar" or any(texts[column] for texts in cells)]
     widths = {column: max(map(cell_len, [column, *(texts[column] for texts in cells)])) for column in shown}
+    if _METRIC in widths:
+        widths[_METRIC] = max(cell_len(text) for text in (metric, *(texts[_METRIC] for texts in cells)))
     widths["bar"] = _BAR_WIDTHS[0]
     for column in _DROPPED_FIRST:
         if sum(widths.values()) + len(_GAP) * (len(widths) - 1) > width:

@@ -3,18 +3,20 @@
 Reads the summaries alone, so it also shows a grid that is only partly done.
 """
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedgmr.files import SUMMARY
+from fedgmr.reading import Reading
 from fedgmr.reporting.quantities import align_table, format_seconds
 from fedgmr.reporting.records import read_summary, validated
 
 
 def grid_table(names: Sequence[str], runs: Iterable[tuple[Sequence[str], Path]]) -> str:
-    """Write the final accuracies as an aligned table, with notes that a reader must know.
+    """Write the final values of the leading metric as an aligned table, with notes that a reader must know.
 
     The combination with the best validation of its method is marked: settings are chosen by it, not by the test set.
 
@@ -25,39 +27,52 @@ def grid_table(names: Sequence[str], runs: Iterable[tuple[Sequence[str], Path]])
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for words, directory in runs:
         groups.setdefault(tuple(words), []).append(read_summary(directory / SUMMARY))
+    entries = [entry for group in groups.values() for entry in group]
+    leading, *others = _readings(entries)
+    read = {words: _readings(group)[0] for words, group in groups.items()} if others else dict.fromkeys(groups, leading)
     scores = {words: _validation(group) for words, group in groups.items()}
-    best: dict[str, float] = {}  # by method
+    best: dict[tuple[str, Reading], float] = {}  # by method and metric
     for words, score in scores.items():
         if score is not None:
-            best[words[-1]] = max(score, best.get(words[-1], score))
+            rival = words[-1], read[words]
+            best[rival] = max(score, best.get(rival, score), key=read[words].score)
     rows = []
     for words, group in groups.items():
-        score = scores[words]
-        mark = " best" if len(names) > 1 and score is not None and score == best[words[-1]] else ""
-        rows.append([*words, *_cells(group), "-" if score is None else f"{score:.2f}{mark}"])
-    lines = align_table([[*names, "runs", "accuracy (%)", "at", "validation (%)"], *rows], words=len(names))
-    return "\n".join([*lines, *_notes([entry for group in groups.values() for entry in group])])
+        score, reading = scores[words], read[words]
+        count, value, time = _cells(group, reading)
+        mark = " best" if len(names) > 1 and score is not None and score == best[words[-1], reading] else ""
+        value = f"{value} {reading.label}" if others else value
+        rows.append([*words, count, value, time, reading.number(score) + mark])
+    unit = f" ({leading.unit})" if leading.unit and not others else ""
+    header = [*names, "runs", "leading metric" if others else leading.label, "at", f"validation{unit}"]
+    return "\n".join([*align_table([header, *rows], words=len(names)), *_notes(entries)])
+
+
+def _readings(entries: Iterable[Mapping[str, Any]]) -> list[Reading]:
+    """How the leading metrics of these runs are read; more than one where a key of the grid chooses it."""
+    return list(dict.fromkeys(Reading.recorded(entry)[0] for entry in entries if entry)) or [Reading()]
 
 
 def _validation(group: Sequence[Mapping[str, Any]]) -> float | None:
-    """Mean accuracy on held-out samples, in percent, of the models that the runs hand out; None where one has none."""
+    """Mean on held-out samples of the models that the runs hand out; None where one has none."""
     found = [validated(entry) for entry in group if entry.get("status") == "finished"]
-    known = [100 * value for value in found if value is not None]
+    known = [value for value in found if value is not None]
     return statistics.fmean(known) if known and len(known) == len(group) else None
 
 
-def _cells(group: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Runs, accuracy and time of those that finished."""
+def _cells(group: Sequence[Mapping[str, Any]], reading: Reading) -> list[str]:
+    """Runs, leading metric and time of those that finished."""
     done = [entry for entry in group if entry.get("status") == "finished"]
     others = [str(entry.get("status", "unfinished")) for entry in group if entry not in done]
     counts = [f"{others.count(status)} {status}" for status in dict.fromkeys(others)]
     runs = ", ".join([*([str(len(done))] if done or not counts else []), *counts])
     if not done:
         return [runs, "-", "-"]
-    values = [100 * float(entry["final_accuracy"]) for entry in done]
-    spread = f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-"
+    finals = [entry["final_accuracy"] for entry in done]
+    values = [math.nan if value is None else float(value) for value in finals]
+    spread = reading.number(statistics.stdev(values)) if len(values) > 1 else "-"
     times = sorted({float(entry["seconds"]) for entry in done})
-    return [runs, f"{statistics.fmean(values):.2f} ± {spread}", ", ".join(map(format_seconds, times))]
+    return [runs, f"{reading.number(statistics.fmean(values))} ± {spread}", ", ".join(map(format_seconds, times))]
 
 
 def _notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgmr.reading import Reading
+
 Row = Mapping[str, Any]
 _INTEGER_COLUMNS = ("tick", "level", "updates", "bytes_down", "bytes_up", "bytes_server", "in_flight")
 _FLOAT_COLUMNS = ("seconds", "accuracy", "loss", "density", "staleness", "wall")
@@ -29,7 +31,7 @@ class History(Sequence[Row]):
     rows: Sequence[Row]
     seconds: NDArray[np.float64]  # [E] virtual
     tick: NDArray[np.int64]  # [E]
-    accuracy: NDArray[np.float64]  # [E] 0..1
+    accuracy: NDArray[np.float64]  # [E] the leading metric, 0..1 for an accuracy
     loss: NDArray[np.float64]  # [E]
     density: NDArray[np.float64]  # [E, C]
     level: NDArray[np.int64]  # [E, C]
@@ -57,8 +59,10 @@ class History(Sequence[Row]):
         return cls(rows=rows, views=views, **columns)
 
     def __getitem__(self, key: Any) -> Any:
-        """`history[3]` is a row, `history["accuracy"]` a field of all rows."""
+        """`history[3]` is a row, `history["accuracy"]` a field of all rows, the leading metric also by its own name."""
         if isinstance(key, str):
+            if key not in self.columns and self.rows and key == Reading.recorded(self.rows[-1])[0].name:
+                key = "accuracy"
             if key not in self.columns:
                 raise KeyError(f"{key!r} is not a field of every row: choose one of {', '.join(self.columns)}.")
             return [row[key] for row in self.rows]
@@ -83,8 +87,11 @@ class History(Sequence[Row]):
 
     def table(self) -> list[dict[str, Any]]:
         """One flat row per evaluation, without the lists per client; `views.padded.accuracy` is a field of a field."""
+        name = Reading.recorded(self.rows[-1])[0].name if self.rows else "accuracy"
+        own = {} if name == "accuracy" else {name: "accuracy"}  # the leading metric by its own name too
         return [
             {name: value for name, value in _flat(row) if not isinstance(value, Sequence) or isinstance(value, str)}
+            | {name: row[field] for name, field in own.items() if name not in row}
             for row in self.rows
         ]
 

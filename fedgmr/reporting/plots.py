@@ -8,29 +8,32 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgmr.reading import Reading
 from fedgmr.reporting.chart import COLOURS, DASHES, INK, Chart
-from fedgmr.reporting.quantities import format_percent, format_target
 from fedgmr.reporting.records import Curve, Run
 
 
-def accuracy_figure(curves: Mapping[str, Curve], *, target: float | None = None, clock: str = "virtual") -> Chart:
-    """Draw accuracy (0..1 in the curves, percent in the figure) over time, one line per method."""
-    chart = Chart(f"Accuracy over {clock} time", 4.0)
+def accuracy_figure(
+    curves: Mapping[str, Curve], *, target: float | None = None, clock: str = "virtual", reading: Reading | None = None
+) -> Chart:
+    """Draw the leading metric (as recorded in the curves, as people read it in the figure) over time, a line each."""
+    reading = reading or Reading()
+    chart, factor = Chart(f"{reading.title} over {clock} time", 4.0), reading.factor
     axes = chart.axes
     for index, (title, curve) in enumerate(curves.items()):
         colour, dashes = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
         if curve.spread is not None:
-            low, high = 100 * (curve.mean - curve.spread), 100 * (curve.mean + curve.spread)
+            low, high = factor * (curve.mean - curve.spread), factor * (curve.mean + curve.spread)
             axes.fill_between(curve.seconds, low, high, color=colour, alpha=0.18, linewidth=0)
-        (line,) = axes.plot(curve.seconds, 100 * curve.mean, color=colour, linestyle=dashes, linewidth=1.9)
+        (line,) = axes.plot(curve.seconds, factor * curve.mean, color=colour, linestyle=dashes, linewidth=1.9)
         if curve.spread is None:  # show the evaluations of a single run; a lone one would be no line at all
             line.set(marker=".", markersize=5, clip_on=False)
         last = float(curve.mean[-1])
-        chart.name_line(float(np.nan_to_num(100 * last)), f"{title} {format_percent(last)}", colour, dashes)
+        chart.name_line(float(np.nan_to_num(factor * last)), f"{title} {reading.brief(last)}", colour, dashes)
     if target is not None:
-        axes.axhline(100 * target, color=INK, linewidth=0.8, dashes=(2, 3), zorder=0)
-        chart.name_line(100 * target, f"target {format_target(target)}", INK, (0, (2, 3)))
-    axes.set(ylabel="accuracy (%)", ylim=(max(0.0, axes.get_ylim()[0]), None))
+        axes.axhline(factor * target, color=INK, linewidth=0.8, dashes=(2, 3), zorder=0)
+        chart.name_line(factor * target, f"target {reading.target_text(target)}", INK, (0, (2, 3)))
+    axes.set(ylabel=reading.label, ylim=(max(0.0, axes.get_ylim()[0]) if reading.share else None, None))
     chart.time_axis(max(float(curve.seconds[-1]) for curve in curves.values()), clock)
     chart.place_names()
     return chart

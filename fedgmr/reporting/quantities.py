@@ -21,11 +21,6 @@ def format_percent(fraction: float, digits: int = 1) -> str:
     return "-" if math.isnan(fraction) else f"{100 * fraction:.{digits}f} %"
 
 
-def format_target(fraction: float) -> str:
-    """A target accuracy, never rounded to a tenth where it is finer: `80.0 %`, `82.25 %`."""
-    return f"{100 * fraction:.2f}".removesuffix("0") + " %"
-
-
 def format_clock(seconds: float) -> str:
     """Wall seconds to the second: `4:05`, `1:02:03`."""
     left = round(seconds)

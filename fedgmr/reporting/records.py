@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgmr.files import METRICS, RECIPE, SUMMARY, digest, read_json
+from fedgmr.reading import Reading
 from fedgmr.reporting.history import History
 from fedgmr.reporting.quantities import format_seconds
 from fedgmr.reporting.recorder import digest_rows, read_rows
@@ -95,23 +96,28 @@ class Run:
         return max(float(self.summary.get("seconds") or 0.0), float(self.history.seconds[-1]))
 
     @property
+    def reading(self) -> Reading:
+        """How its leading metric is read, which fields called accuracy hold whatever it is."""
+        return Reading.recorded(self.summary or self.history[-1])[0]
+
+    @property
     def final_accuracy(self) -> float:
-        """Accuracy of the last evaluation; NaN if it was not a number."""
+        """Leading metric of the last evaluation; NaN if it was not a number."""
         recorded = self.summary.get("final_accuracy")
         return float(self.history.accuracy[-1] if recorded is None else recorded)
 
     def accuracy_at(self, seconds: float) -> float:
-        """Accuracy of the last evaluation at or before `seconds`; NaN before the first one."""
+        """Leading metric of the last evaluation at or before `seconds`; NaN before the first one."""
         index = int(np.searchsorted(self.history.seconds, seconds, side="right")) - 1
         return float(self.history.accuracy[index]) if index >= 0 else math.nan
 
     def time_to(self, target: float) -> float | None:
-        """Virtual seconds of the first evaluation with accuracy >= `target`; None if there is none."""
+        """Virtual seconds of the first evaluation that is as good as `target`; None if there is none."""
         index = self._first_reaching(target)
         return None if index is None else float(self.history.seconds[index])
 
     def bytes_to(self, target: float) -> int | None:
-        """Bytes up and down over all clients at the first evaluation with accuracy >= `target`."""
+        """Bytes up and down over all clients at the first evaluation that is as good as `target`."""
         index = self._first_reaching(target)
         if index is None:
             return None
@@ -140,18 +146,19 @@ class Run:
         if self.summary.get("short"):
             notices.append("Short run: a shortened recipe, good for trying things out, not for conclusions.")
         if self.summary.get("decides_on_test"):
-            notices.append("Decides on the test set: nothing is held out, so its accuracy is optimistic.")
+            notices.append(f"Decides on the test set: nothing is held out, so its {self.reading.name} is optimistic.")
         if self.summary.get("stand_in"):
             notices.append(f"Stand-in data: {self.summary['stand_in']}.".replace("..", "."))
         return notices
 
     def _first_reaching(self, target: float) -> int | None:
-        reached = np.flatnonzero(self.history.accuracy >= target)
+        sign = self.reading.score(1.0)
+        reached = np.flatnonzero(sign * self.history.accuracy >= sign * target)
         return int(reached[0]) if reached.size else None
 
 
 def validated(summary: Mapping[str, Any]) -> float | None:
-    """A run's accuracy on held-out samples, for choosing settings; None where it decides on the test set or has none.
+    """A run's leading metric on held-out samples, for choosing settings; None where it decides on the test set.
 
     Of the best view over the last ten evaluations; in runs without views, of the final model.
     """

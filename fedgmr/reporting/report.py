@@ -9,21 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
+from fedgmr.reading import Reading
 from fedgmr.reporting import plots
 from fedgmr.reporting.chart import Chart
 from fedgmr.reporting.html_page import Page
-from fedgmr.reporting.quantities import format_bytes, format_percent, format_seconds
+from fedgmr.reporting.quantities import format_bytes, format_seconds
 from fedgmr.reporting.records import Curve, Run, read_run
 
-_VIEWS = ("model", "final accuracy", "loss", "validation, last evaluations", "")
 _EVENTS = ("tick", "the server")
 _ROWS = 10  # of the table of evaluations
-_EVALUATIONS = ("time", "tick", "accuracy", "loss", "mean density", "updates", "received", "sent")
 
 
 def _accuracy_figure(run: Run) -> Chart:
     curve = Curve(seconds=run.history.seconds, mean=run.history.accuracy)
-    return plots.accuracy_figure({run.title: curve}, clock=run.clock)
+    return plots.accuracy_figure({run.title: curve}, clock=run.clock, reading=run.reading)
 
 
 FIGURES: Mapping[str, Callable[[Run], Chart]] = {
@@ -40,6 +39,7 @@ def write_report(run_dir: str | Path) -> Path:
         The path of the page.
     """
     run, directory = read_run(run_dir), Path(run_dir)
+    metric = run.reading
     images = {name: draw(run).save(directory, name) for name, draw in FIGURES.items()}
     task = run.summary.get("task_title") or run.summary.get("task")
     name = str(run.summary.get("name") or directory.name)
@@ -47,14 +47,15 @@ def write_report(run_dir: str | Path) -> Path:
     page.notices(run.notices)
     page.facts(_facts(run))
     page.heading("Figures")
-    page.figure(images["accuracy"], "Accuracy of the global model on the test data at each evaluation.")
+    page.figure(images["accuracy"], f"{metric.title} of the global model on the test data at each evaluation.")
     page.figure(images["density"], "Density of the sub-model each client trains; 1 is the full model.")
     page.figure(images["bytes"], "Data each client received and sent in the whole run (1 MB is 10⁶ bytes).")
     page.heading("Evaluations")
-    page.table(_EVALUATIONS, *_evaluations(run))
+    header = ("time", "tick", metric.name, "loss", "mean density", "updates", "received", "sent")
+    page.table(header, *_evaluations(run))
     if views := _views(run):
         page.heading("Models of this run")
-        page.table(_VIEWS, *views)
+        page.table(("model", f"final {metric.name}", "loss", "validation, last evaluations", ""), *views)
     if events := _events(run):
         page.heading("Distrusted clients")
         page.table(_EVENTS, *events)
@@ -69,9 +70,12 @@ def write_report(run_dir: str | Path) -> Path:
 def _facts(run: Run) -> dict[str, str]:
     history, summary = run.history, run.summary
     wall = summary.get("wall_seconds")
-    accuracy = format_percent(run.final_accuracy, 2)
+    metric = run.reading
     entries = {
-        "accuracy so far" if run.status == "unfinished" else "final accuracy": accuracy,
+        f"{metric.name} so far" if run.status == "unfinished" else f"final {metric.name}": metric.text(
+            run.final_accuracy
+        ),
+        **_others(run),
         "fleet": str(summary.get("fleet", "")),
         "clients": str(history.density.shape[1]),
         "seed": str(summary.get("seed", "")),
@@ -86,13 +90,19 @@ def _facts(run: Run) -> dict[str, str]:
     return {name: value for name, value in entries.items() if value}
 
 
+def _others(run: Run) -> dict[str, str]:
+    """The last values of the metrics that are recorded beside the leading one."""
+    found: Mapping[str, float | None] = run.history[-1].get("metrics") or {}
+    readings = {reading.name: reading for reading in Reading.recorded(run.summary or run.history[-1])}
+    return {f"final {name}": readings.get(name, Reading(name=name)).text(value) for name, value in found.items()}
+
+
 def _views(run: Run) -> list[list[str]]:
     """One row per view, where there are several."""
     views: Mapping[str, Mapping[str, float | None]] = run.summary.get("views") or {}
     rows = []
     for name, view in views.items() if len(views) > 1 else ():
-        shares = [None if view[key] is None else float(view[key] or 0) for key in ("accuracy", "validation")]
-        final, validated = ("-" if share is None else format_percent(share, 2) for share in shares)
+        final, validated = (run.reading.text(view[key]) for key in ("accuracy", "validation"))
         loss = "-" if view["loss"] is None else f"{view['loss']:.3f}"
         rows.append([name, final, loss, validated, "best" if name == run.summary.get("best_view") else ""])
     return rows
@@ -120,7 +130,7 @@ def _evaluations(run: Run) -> list[list[str]]:
             [
                 format_seconds(float(history.seconds[index])),
                 f"{history.tick[index]:,}",
-                format_percent(float(history.accuracy[index]), 2),
+                run.reading.text(float(history.accuracy[index])),
                 f"{loss:.3f}" if math.isfinite(loss) else "-",
                 f"{np.mean(history.density[index]):.2f}",
                 f"{history.updates[index].sum():,}",

@@ -30,8 +30,11 @@ class Watcher(Protocol):
     interrupts the run instead: it leaves what was recorded before.
     """
 
-    def after_tick(self, state: Mapping[str, float]) -> Stop | None:
-        """Be told where the run stands: seconds, tick, accuracy, density, bytes_up, bytes_down."""
+    def after_tick(self, state: Mapping[str, Any]) -> Stop | None:
+        """Be told where the run stands: seconds, tick, accuracy, density, bytes_up, bytes_down.
+
+        Accuracy is the leading metric; `readings`, as rows have them, say how it is read where it is none.
+        """
         return None
 
     def after_evaluation(self, row: Mapping[str, Any]) -> Stop | None:

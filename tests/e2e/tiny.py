@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgmr import Task
+from fedgmr import Task, metrics
 from fedgmr.seeding import generator
 
 _CLASSES = 4
@@ -39,6 +39,22 @@ def wide(seed: int = 0) -> Task:
 def few(seed: int = 0, samples: int = 12) -> Task:
     """The first task with very few samples."""
     return _task("few", seed, (16,), _dense_net, train=samples)
+
+
+def numbers(seed: int = 0) -> Task:
+    """Sixteen numbers to one, measured by its error, of which less is better."""
+    inputs = torch.from_numpy(generator(seed, "tiny numbers").standard_normal((336, 16)).astype(np.float32))
+    targets = 3 * inputs[:, :4].sum(1, keepdim=True) + 5
+    return Task(
+        name="numbers",
+        model=lambda: nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1)),
+        train=(inputs[:240], targets[:240]),
+        test=(inputs[240:], targets[240:]),
+        loss=nn.functional.mse_loss,
+        metric=metrics.mae("kWh"),
+        also=(metrics.rmse("kWh"),),
+        holdout=0.1,
+    )
 
 
 def not_a_task() -> str:

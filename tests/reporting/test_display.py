@@ -55,6 +55,22 @@ def words(line: str) -> list[str]:
     return re.split(r"  +", line.strip())
 
 
+def test_another_metric_has_its_name_and_its_unit(sized: Callable[..., None]) -> None:
+    readings = [{"name": "MAE", "unit": "kWh", "higher_is_better": False, "digits": 3}]
+    stream = Terminal()
+    with Display(stream=stream, clock=Clock()) as display:
+        display.begin("", "A", 100.0).update(seconds=10.0, **{**STATE, "accuracy": 1.25, "readings": readings})
+        display.refresh(at_once=True)
+    header, row = screens(stream)[-1][:2]
+    assert "MAE" in words(header)
+    assert "acc" not in words(header)
+    assert "1.250 kWh" in words(row)
+    plain = io.StringIO()
+    with Display(stream=plain, clock=Clock()) as display:
+        display.begin("", "A", 100.0).update(seconds=10.0, **{**STATE, "accuracy": None, "readings": readings})
+    assert "  MAE -  " in plain.getvalue()
+
+
 def test_a_run_is_a_row_of_a_table(sized: Callable[..., None]) -> None:
     stream, clock = Terminal(), Clock()
     with Display(stream=stream, clock=clock) as display:

@@ -53,6 +53,32 @@ def test_the_best_of_a_method_is_by_validation_of_what_it_hands_out(tmp_path: Pa
     assert ends == [["90.00", "best"], ["s", "80.00"], ["50.00", "best"], ["s", "-"]]
 
 
+def test_the_smallest_error_is_best(tmp_path: Path) -> None:
+    error = {"metric": "MAE", "readings": [{"name": "MAE", "unit": "", "higher_is_better": False, "digits": 1}]}
+    runs = [
+        _run(tmp_path / "a", "0.1", "FedGMR", final_accuracy=4.0, validation_accuracy=4.25, **error),
+        _run(tmp_path / "b", "0.2", "FedGMR", final_accuracy=3.0, validation_accuracy=5.5, **error),
+    ]
+    header, _, *rows = grid_table(COLUMNS, runs).splitlines()
+    assert header.split() == [*COLUMNS, "runs", "MAE", "at", "validation"]
+    assert [row.split()[3:] for row in rows] == [
+        ["4.0", "±", "-", "600", "s", "4.2", "best"],
+        ["3.0", "±", "-", "600", "s", "5.5"],
+    ]
+
+
+def test_a_grid_over_leading_metrics(tmp_path: Path) -> None:
+    error = {"metric": "MAE", "readings": [{"name": "MAE", "unit": "s", "higher_is_better": False, "digits": 1}]}
+    runs = [
+        _run(tmp_path / "a", "MAE", "FedGMR", final_accuracy=4.0, validation_accuracy=4.25, **error),
+        _run(tmp_path / "b", "accuracy", "FedGMR", final_accuracy=0.5, validation_accuracy=0.5),
+    ]
+    lines = grid_table(["evaluation.metric", "method"], runs).splitlines()
+    assert "leading metric" in lines[0]
+    assert ["4.0 ± - MAE (s)" in lines[2], "50.00 ± - accuracy (%)" in lines[3]] == [True, True]
+    assert [line.endswith("best") for line in lines[2:]] == [True, True]
+
+
 def test_short_runs_and_stand_ins_are_named(tmp_path: Path) -> None:
     one = _run(tmp_path / "a", "0.1", "FedGMR", final_accuracy=0.8, short=True, stand_in="A stands in for B")
     two = _run(tmp_path / "b", "0.2", "FedGMR", final_accuracy=0.8, stand_in="A stands in for B")

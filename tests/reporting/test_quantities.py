@@ -9,7 +9,6 @@ from fedgmr.reporting.quantities import (
     format_duration,
     format_percent,
     format_seconds,
-    format_target,
 )
 
 
@@ -22,11 +21,6 @@ def test_numbers_for_people() -> None:
         "93.4 %",
         "93.45 %",
         "-",
-    ]
-    assert [format_target(0.8), format_target(0.8225), format_target(0.787)] == [
-        "80.0 %",
-        "82.25 %",
-        "78.7 %",
     ]
 
 

@@ -1,6 +1,7 @@
 """Recovery: back to the last good model, without what has come since."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -70,6 +71,17 @@ def test_the_last_good_model_comes_back() -> None:
     assert recovered == {"event": "recovered", "tick": 6, "to": 2, "reason": "collapse", "clients": [0, 1, 2]}
     assert [task.client for task in at.tasks(range(3), 6.0)] == [0, 1]
     assert [good.tick for good in at.recovery.goods] == [6]
+
+
+def test_an_error_has_no_range_but_a_best_value() -> None:
+    """Of the first error, 10, at least a quarter must be learned; then three quarters of it may be lost again."""
+    at = shown(start=-10.0, reports=ReportRange(highest=0.0))
+    for value in (-8.0, -8.0):
+        tick(at, value, value, value)
+    assert at.recovery.bound == -math.inf, "2 of 10"
+    for value in (-2.0, -2.0):
+        tick(at, value, value, value)
+    assert at.recovery.bound == pytest.approx(-2 - 0.75 * 8)
 
 
 def test_what_is_less_than_a_collapse_stays() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedgmr.server.restoration import Check, FixedTime, Memory, Restoration, Saturation, Watcher
+from fedgmr.tasks.metrics import mae
 
 PAPER = (0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -53,6 +54,13 @@ def fired(patience: int, metrics: list[float]) -> list[int]:
         if fleet.check(dict.fromkeys(range(5), metric)):
             at.append(i)
     return at
+
+
+def test_an_error_saturates_when_it_stops_falling() -> None:
+    """It falls at the checks 2, 3 and 6; two checks without a fall are the patience."""
+    errors, metric = [5.0, 4.0, 3.5, 3.5, 3.6, 3.0, 3.2, 3.0], mae()
+    assert fired(2, [metric.score(error) for error in errors]) == [5, 8]
+    assert fired(2, errors)[0] == 3, "while it falls"
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ def test_readings() -> None:
         "95 % of the best method's accuracy",
         "105 % of the best method's MAE",
     ]
-    assert Reading.recorded({"metric": "top-1 accuracy"}) == Reading(name="top-1 accuracy"), "of earlier releases"
-    assert Reading.recorded({"reading": error.data}).data == error.data
+    assert Reading.recorded({"metric": "top-1 accuracy"}) == [Reading(name="top-1 accuracy")], "of earlier releases"
+    assert Reading.recorded({"readings": [error.data, share.data]}) == [Reading(**error.data), share]
     assert [share.accuracy, Reading(name="top-5 accuracy").accuracy, Reading(name="recall").accuracy] == [
         True,
         True,

@@ -111,10 +111,10 @@ class _States:
     """An actor that the tasks tell their state, and that the sweep reads now and then."""
 
     def __init__(self) -> None:
-        self.states: dict[str, Mapping[str, float]] = {}
+        self.states: dict[str, Mapping[str, Any]] = {}
         self.told: list[str] = []
 
-    def write(self, key: str, state: Mapping[str, float]) -> None:
+    def write(self, key: str, state: Mapping[str, Any]) -> None:
         """Keep the newest state of a run; empty when it begins."""
         self.states[key] = state
 
@@ -122,7 +122,7 @@ class _States:
         """Keep a warning."""
         self.told.append(line)
 
-    def read(self) -> tuple[dict[str, Mapping[str, float]], list[str]]:
+    def read(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
         """Return what was written since the last time."""
         states, told, self.states, self.told = self.states, self.told, {}, []
         return states, told

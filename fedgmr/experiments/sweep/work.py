@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from fedgmr.exchange import Diverged
 from fedgmr.experiments.run import resume_run, run_recipe
@@ -49,10 +49,10 @@ class SweepWatcher(Protocol):
 class Reporter(Watcher):
     """The watcher of one run: passes its state on, at most once in so many wall seconds."""
 
-    def __init__(self, send: Callable[[Mapping[str, float]], object], interval: float) -> None:
+    def __init__(self, send: Callable[[Mapping[str, Any]], object], interval: float) -> None:
         self._send, self._interval, self._due = send, interval, 0.0
 
-    def after_tick(self, state: Mapping[str, float]) -> None:
+    def after_tick(self, state: Mapping[str, Any]) -> None:
         """Pass the state on, if that is due."""
         now = time.monotonic()
         if now >= self._due:
