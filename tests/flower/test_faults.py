@@ -515,6 +515,19 @@ def test_a_node_that_raises_is_asked_again_only_after_a_restart(tmp_path: Path) 
     assert run.server.updates[2] >= 2
 
 
+def test_a_run_whose_nodes_are_all_turned_away_ends(tmp_path: Path) -> None:
+    def broken(message: Message, context: Context) -> Message:
+        raise ValueError("no data here")
+
+    nodes = partitions(3, tmp_path)
+    for node in nodes.values():
+        node.answer = broken
+    run = Deployed(nodes, tmp_path, sections={"deployment": {"first_task": 60.0}})
+    with pytest.raises(ValueError, match=r"^None of the 3 nodes can take part\. The last one says: .*no data here"):
+        run.drive(1)
+    assert run.clock.now() == 62.0, "the first look after first_task: one may be mended and restarted before"
+
+
 def test_the_fastest_set_the_pace_and_are_not_waited_for_when_lost(tmp_path: Path) -> None:
     rules = {"coordination": {"kind": "fastest", "clients": 2, "grace": 2.0}}
     latency = {0: 4.0, 1: 6.0, 2: 7.0}

@@ -7,6 +7,7 @@ model) is named in the log once and asked again after a restart.
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class Admission:
     _probed: set[int] = field(default_factory=set)
     _unanswered: dict[Start, float] = field(default_factory=dict)  # when each was asked
     _at_once: int = _AT_ONCE
+    _reason: str = ""  # for which the last one was turned away
 
     def look(self, online: dict[int, str]) -> None:
         """Note who is online; ask those who are new."""
@@ -76,6 +78,12 @@ class Admission:
     def ready(self, client: int) -> bool:
         """Whether the client can take a task."""
         return self.roster.present(client) and (not self.probe or client in self._probed)
+
+    @property
+    def hopeless(self) -> str:
+        """Why nobody can take part; empty while somebody might."""
+        online = self.roster.online.items()
+        return self._reason if online and all(self._again.get(start) == math.inf for start in online) else ""
 
     def ask_again(self, client: int, delays: int) -> None:
         """Let a client say hello before its next task: its last tasks, so many in a row, ran out of time."""
@@ -141,7 +149,7 @@ class Admission:
         if not isinstance(outcome, Failed) or outcome.reason != "expired":  # of which asking again tells
             _log.warning("Node %d cannot take part: %s", start[0], printable(outcome))
         if isinstance(outcome, Refused) or (isinstance(outcome, Failed) and outcome.reason == "raised"):
-            self._again[start] = float("inf")
+            self._again[start], self._reason = math.inf, printable(outcome)
 
     def _send(
         self,

@@ -103,8 +103,9 @@ class FlowerFleet:
     def begin(self) -> None:
         """Look for nodes and wait until enough clients are there; the run's time goes on from then.
 
-        Nodes that are online and say no hello are waited for as long as a first task may take. A run that goes on does
-        so with whoever is back within a minute: one of its nodes may be gone for good.
+        Nodes that are online and say no hello are waited for as long as a first task may take; where all were turned
+        away by then, the run ends. One that goes on does so with whoever is back within a minute: one of its nodes may
+        be gone for good.
         """
         if self.roster.claims:
             _log.warning(
@@ -121,6 +122,10 @@ class FlowerFleet:
             if present and enough and self.time.now() > patience:
                 _log.warning("The run starts with %d of %d clients: the others do not answer.", present, wanted)
                 break
+            if self.time.now() > patience and enough and (reason := self.admission.hopeless):
+                raise ValueError(
+                    f"None of the {len(self.roster.online)} nodes can take part. The last one says: {reason}"
+                )
             if present != told:
                 told = present
                 _log.info("Waiting for clients: %d of %d are there.", told, wanted)
