@@ -63,6 +63,16 @@ def test_a_run_from_start_to_end(tmp_path: Path) -> None:
     assert "--token ... " in summary["versions"]["command"]
 
 
+def test_where_all_clients_diverge_the_run_has_diverged(tmp_path: Path) -> None:
+    words = ["seconds=60", "training.learning_rate=1e9", "method.coordination.period=10", "--clients", "2"]
+    process = spawn("deploy", "local", "quickstart", *words, "--output", "run", folder=tmp_path)
+    out, err = process.communicate(timeout=600)
+    assert (process.returncode, out) == (3, ""), err
+    assert "the updates of 2 of 2 clients are out of bounds" in err.splitlines()[-1]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "diverged"
+    assert remains(tmp_path / "run") == []
+
+
 def test_interrupted_and_resumed(tmp_path: Path) -> None:
     words = ["seconds=80", "method.coordination.period=10", "--clients", "2", "--output", "run"]
     process = spawn("deploy", "local", "quickstart", *words, folder=tmp_path)
