@@ -33,7 +33,6 @@ BIN := $(VENV)/bin
 KERNELS := tests/training/test_fused.py tests/training/test_stacked.py tests/server/test_fused_sums.py tests/equivalence/test_graphed.py
 FLOWER := tests/flower tests/deploy tests/equivalence/test_flower_equals_simulated.py tests/e2e/test_deploy.py tests/e2e/test_deploy_faults.py tests/e2e/test_deploy_network.py
 EXTRA_TESTS := tests/experiments/test_onnx.py tests/trackers/test_packages.py
-METHODS := fedgmr,fedgmr_without_restoration,fedavg,fedasync
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-flower test-kernels test-extras test-hugging-face soak soak-grid lint format clean
@@ -45,7 +44,7 @@ help: ## List targets and variables
 	@sed -n 's/^#: /  /p' Makefile
 
 demo: $(VENV)/demo.stamp ## Set up, then compare FedGMR with its ablation, FedAvg and FedAsync (minutes)
-	$(BIN)/fedgmr compare quickstart $(DEMO_SETTINGS) output=$(DEMO_OUTPUT) --methods $(METHODS)
+	$(BIN)/fedgmr demo output=$(DEMO_OUTPUT) $(DEMO_SETTINGS)
 
 test: lint ## Set up, then lint, type-check and run the tests that are not slow
 	$(BIN)/pytest -m "not slow" $(PYTEST)

@@ -46,14 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _explained(error: BaseException) -> tuple[str, int | None]:
     """A sentence for people, and the exit code; None where the error is nobody's fault but the program's."""
-    from fedgmr.exchange import Diverged
+    if isinstance(error, BrokenPipeError):  # `fedgmr list | head`: without a word, as other commands end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it ends
+        return "", 141
+    from fedgmr.exchange import Diverged  # these load torch
     from fedgmr.experiments.allocation import memory_shortage
 
     if isinstance(error, Diverged):
         return str(error), 3
-    if isinstance(error, BrokenPipeError):  # `fedgmr list | head`: without a word, as other commands end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it ends
-        return "", 141
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}.", 2
     if isinstance(error, ValueError | OSError):

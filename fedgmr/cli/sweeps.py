@@ -1,4 +1,4 @@
-"""The verbs of many runs: compare, sweep."""
+"""The verbs of many runs: demo, compare, sweep."""
 
 import argparse
 import sys
@@ -29,15 +29,22 @@ from fedgmr.reporting.report import write_report
 from fedgmr.settings.refusals import SettingError
 
 INTERRUPTED = 130
+_METHODS = "fedgmr,fedgmr_without_restoration,fedavg,fedasync"
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs of this file to the command's."""
+    demo = verbs.add_parser(
+        "demo",
+        help=HELP["demo"],
+        description="Compare four methods on the quickstart, in runs/demo; settings key=value change it.",
+    )
+    demo.add_argument("recipe", nargs="*", metavar="key=value", help="settings of the quickstart, and output=DIR")
+    demo.set_defaults(call=_demo, methods=_METHODS, seeds=1, jobs=1, target=None)
+
     compare = verbs.add_parser("compare", help=HELP["compare"])
     RecipeWords.add_to(compare)
-    compare.add_argument(
-        "--methods", default="fedgmr,fedgmr_without_restoration,fedavg,fedasync", help="names with commas, or all"
-    )
+    compare.add_argument("--methods", default=_METHODS, help="names with commas, or all")
     compare.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
     compare.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
     compare.add_argument("--target", type=float, help="value of the metric (accuracy: 0..1), for time and bytes to it")
@@ -62,6 +69,13 @@ def add_verbs(verbs: Any) -> None:
     sweep.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or local")
     sweep.add_argument("--gpu-share", type=float, metavar="SHARE", help="with --ray: share of a GPU for each run")
     sweep.set_defaults(call=_sweep)
+
+
+def _demo(given: argparse.Namespace) -> int:
+    if recipes := [word for word in given.recipe if "=" not in word]:
+        raise SettingError(f"demo runs the quickstart: leave {recipes[0]!r} out, or give it to `fedgmr compare`.")
+    given.recipe = ["quickstart", "output=runs/demo", *given.recipe]
+    return _compare(given)
 
 
 def _compare(given: argparse.Namespace) -> int:

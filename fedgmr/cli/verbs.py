@@ -12,6 +12,7 @@ GROUPS = {
         "export": "hand runs on to TensorBoard, W&B or MLflow, or write tables",
     },
     "sweeps": {
+        "demo": "compare FedGMR with its ablation, FedAvg and FedAsync (minutes)",
         "compare": "run several methods and seeds and compare them",
         "sweep": "run a grid of settings, methods and seeds; what is done already is not repeated",
     },
@@ -22,8 +23,12 @@ GROUPS = {
     "deploy": {
         "deploy": "run a recipe on a fleet of Flower nodes",
     },
-    "catalogue": {
+    "start": {
         "list": "methods, tasks, fleets and recipes",
+        "doctor": "what this machine has for runs, and what is broken",
+        "completion": "let the shell complete verbs, options, recipes and recipe keys",
+    },
+    "catalogue": {
         "data": "which data sets are there, and what to put where for the others",
         "show": "print the resolved recipe",
         "inspect": "a model's channels, levels, widths, parameters and bytes by method",

@@ -34,7 +34,7 @@ def measure_start(clients: int) -> float:
     started = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(clients)]
     try:
         if any(process.wait() for process in started):
-            raise SettingError("The ClientApp cannot be imported here: pip install fedgmr[flower].")
+            raise SettingError("The ClientApp cannot be imported here: pip install 'flwr>=1.41,<1.43'.")
     finally:
         for process in started:
             process.kill()

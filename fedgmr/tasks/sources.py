@@ -98,6 +98,14 @@ def survey(root: str | None) -> str:
     return "\n".join(lines)
 
 
+def tasks_with_data(root: str | None) -> tuple[list[str], Path | None]:
+    """The tasks whose data is under the root, and the root."""
+    directory = _data_root(root, "--root")
+    if directory is None:
+        return [], None
+    return [task for task, sources in _sources() if any(source.place(directory) for source in sources)], directory
+
+
 def download(task: str, root: str | None) -> Path:
     """Fetch a task's public files into the root; return where they are.
 

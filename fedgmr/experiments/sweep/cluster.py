@@ -151,7 +151,7 @@ def _connected(address: str, jobs: int) -> tuple[Any, bool]:
     try:
         import ray
     except ModuleNotFoundError:
-        raise SettingError("--ray needs the package ray: run pip install 'fedgmr[sweep]'.") from None
+        raise SettingError("--ray needs the package ray: run pip install ray.") from None
     if ray.is_initialized():
         return ray, False
     _check_address(address)
