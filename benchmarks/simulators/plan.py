@@ -21,6 +21,7 @@ from fedgmr import Task
 from fedgmr.seeding import derived_seed, generator
 from fedgmr.server.coordination import Participation
 from fedgmr.tasks.partition import IID, Pool, SampleOrder
+from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import named_task
 
 
@@ -100,8 +101,9 @@ def _initial_weights(network: str, seed: int) -> np.ndarray:
 
 def _parts(workload: Workload, seed: int) -> list[np.ndarray]:
     """Each user's samples, as fedgmr assigns them."""
-    nothing = torch.zeros(workload.users * workload.images_per_user + 1, 1)
-    shape = Task(name="shape", model=torch.nn.Identity, train=(nothing, nothing), test=(nothing, nothing), holdout=1)
+    nothing = torch.zeros(workload.users * workload.images_per_user + 1, dtype=torch.int64)
+    samples = Samples(nothing, nothing)
+    shape = Task(name="shape", model=torch.nn.Identity, train=samples, test=samples, holdout=1)
     indices, _ = shape.hold_out(seed)
     return IID().deal(Pool(indices=indices, labels=None, users=None, clients=workload.users, seed=seed))
 

@@ -38,7 +38,7 @@ def source_of(data: Any, where: str, columns: Columns | None = None) -> Source:
     """The samples of `data`, which the user gave as `where`."""
     if isinstance(data, Samples):
         return Source(count=len(data), read=lambda places: data[torch.from_numpy(places)], memory=data)
-    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+    if type(data) is TensorDataset and len(data.tensors) == 2:
         data = data.tensors
     if isinstance(data, tuple):
         return _pair(data, where)

@@ -22,6 +22,7 @@ from fedgmr.settings.build import imported
 from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.submodels.inputs import Inputs
 from fedgmr.submodels.layout import Layout
+from fedgmr.tasks.checks import check_arguments, check_data
 from fedgmr.tasks.given import Columns, settle, source_of
 from fedgmr.tasks.metrics import Measure, Metric, top1
 from fedgmr.tasks.owners import training_samples
@@ -65,14 +66,15 @@ class Task:
     stand_in: str | None = None  # a sentence where the data stands in for other data; repeated in every output
 
     def __post_init__(self) -> None:
-        where = f"{self.name}.test"
+        check_arguments(self)
+        where, settled = f"{self.name}.test", isinstance(self.train, Samples)
         test = settle(source_of(self.test, where, self.columns), where, self.lazy)
         train, users = training_samples(self.name, self.train, self.users, test, self.columns, self.lazy)
         for key, value in {"train": train, "test": test, "users": users}.items():
             object.__setattr__(self, key, value)
-        if self.evaluation_batch < 1:
-            raise ValueError(f"{self.name}.evaluation_batch is {self.evaluation_batch}: give at least 1.")
         check_metrics(self.name, self.metrics, self.loss, self.train.targets)
+        if not settled:  # another task made from one that was tried
+            check_data(self)
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, {len(self.train):,} training and {len(self.test):,} test samples)"

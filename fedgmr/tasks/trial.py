@@ -55,6 +55,12 @@ def try_task(task: "Task", model: nn.Module) -> None:
         model.train(training)
     if not isinstance(outputs, Tensor):
         raise ValueError(f"{task.name}.model returns {type(outputs).__name__}: let it return one tensor of outputs.")
+    try_outputs(task, outputs, targets)
+
+
+@torch.no_grad()
+def try_outputs(task: "Task", outputs: Tensor, targets: Tensor) -> None:
+    """Try the loss and the metrics on the outputs for two samples; ValueError where they do not fit."""
     _try_loss(task, outputs, targets)
     for metric in task.metrics:
         if metric.classes:

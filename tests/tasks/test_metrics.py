@@ -14,6 +14,7 @@ from fedgmr import Task, metrics
 from fedgmr.reading import Reading
 from fedgmr.settings.refusals import SettingError
 from fedgmr.tasks.metrics import Metric, top1
+from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.trial import try_task
 from fedgmr.training.evaluation.evaluator import Evaluator
 
@@ -164,32 +165,33 @@ def test_what_cannot_belong_together_is_refused_when_the_task_is_made(make: Call
 
 
 @pytest.mark.parametrize(
-    ("task", "words"),
+    ("make", "words"),
     [
-        (task_of(outputs=1, loss=lambda o, t: o.mean()), r"one output for each target \(shape \[2, 1\]\)"),
+        (lambda: task_of(outputs=1, loss=lambda o, t: o.mean()), r"one output for each target \(shape \[2, 1\]\)"),
         (
-            task_of(SAMPLES[1].float(), 1, loss=functional.mse_loss, metric=metrics.mae()),
+            lambda: task_of(SAMPLES[1].float(), 1, loss=functional.mse_loss, metric=metrics.mae()),
             r"t's loss fails on two samples, with outputs of shape \[2, 1\] and float32 targets of shape \[2\]",
         ),
-        (task_of(metric=metrics.mae()), r"t's metric MAE fails on two samples, with outputs of shape \[2, 2\]"),
-        (task_of(outputs=2, loss=lambda o, t: o), r"t.loss returns a tensor of shape \[2, 2\]"),
-        (task_of(metric=lambda o, t: (o, "2")), "returns Tensor and str: return the sum"),
+        (lambda: task_of(metric=metrics.mae()), r"t's metric MAE fails on two samples, with outputs of shape \[2, 2\]"),
+        (lambda: task_of(outputs=2, loss=lambda o, t: o), r"t.loss returns a tensor of shape \[2, 2\]"),
+        (lambda: task_of(metric=lambda o, t: (o, "2")), "returns Tensor and str: return the sum"),
         (
-            replace(task_of(), model=lambda: nn.Linear(3, 2)),
+            lambda: replace(task_of(), model=lambda: nn.Linear(3, 2)),
             r"t's model fails on two samples, with inputs of shape \[2, 2\]",
         ),
         (
-            replace(
-                task_of(torch.zeros(10, 3, dtype=torch.int64)),
+            lambda: replace(
+                task_of(),
+                train=Samples(SAMPLES[0], torch.zeros(len(SAMPLES[0]), 3, dtype=torch.int64)),
                 model=lambda: nn.Sequential(nn.Linear(2, 9), nn.Unflatten(1, (3, 3))),
             ),
             r"outputs of shape \[2, 3, 3\], with classes in the second dimension for cross_entropy and in the last",
         ),
     ],
 )
-def test_a_trial_before_the_first_step(task: Task, words: str) -> None:
+def test_a_trial_before_the_first_step(make: Callable[[], Task], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        try_task(task, task.initial_model(0))
+        try_task(task := make(), task.initial_model(0))
 
 
 def test_a_trial_leaves_the_model_as_it_was() -> None:

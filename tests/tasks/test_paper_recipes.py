@@ -20,6 +20,7 @@ from fedgmr.tasks.models.resnet18 import ResNet18
 from fedgmr.tasks.models.transformer import Transformer2L
 from fedgmr.tasks.models.vgg11 import VGG11
 from fedgmr.tasks.partition import IID, ByUser, Dirichlet
+from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import Task
 from fedgmr.training.optimizers import SGD, Adam
 
@@ -49,7 +50,7 @@ def recipe(name: str, *overrides: str) -> Recipe:
 def empty_task(name: str) -> Task:
     """The task's net, without its data."""
     net, keep = NETS[name]
-    samples = (torch.zeros(1), torch.zeros(1, dtype=torch.int64))
+    samples = Samples(torch.zeros(1), torch.zeros(1, dtype=torch.int64))
     return Task(name=name, model=net, train=samples, test=samples, keep=keep)
 
 

@@ -106,7 +106,9 @@ def test_inputs_are_prepared() -> None:
 
 def test_a_part_of_the_test_set_is_named() -> None:
     inputs, targets = torch.arange(60.0).view(30, 2), torch.arange(30) % 5
-    task = Task(name="t", model=nn.Module, train=(inputs, targets), test=(inputs, targets), title="Numbers")
+    task = Task(
+        name="t", model=lambda: nn.Linear(2, 5), train=(inputs, targets), test=(inputs, targets), title="Numbers"
+    )
     part = task.tested_on(7, seed=3)
     assert part.title == "Numbers, 7 of 30 test samples"
     assert (len(part.test.inputs), len(part.test.targets)) == (7, 7)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedgmr.submodels.channels.calls import Resizing
 from fedgmr.training.plain.dropout import OwnDropout
 
 
@@ -73,3 +74,11 @@ def test_all_plain_dropout_layers_are_replaced_and_copies_share_the_draws() -> N
     assert kinds.count(OwnDropout) == 2
     assert kinds.count(nn.Dropout2d) == 1
     assert all(layer.generator is draws for layer in found.modules() if isinstance(layer, OwnDropout))
+
+
+def test_sizes_in_small_modules_are_counted_without_dropout() -> None:
+    inputs, draws = torch.ones(3, 5), torch.Generator().manual_seed(4)
+    expected = OwnDropout(0.5, draws)(inputs)
+    draws.manual_seed(4)
+    with Resizing((), torch.ones(1, dtype=torch.bool)):  # refuses calls that name sizes and were not met before
+        assert torch.equal(OwnDropout(0.5, draws)(inputs), expected)

@@ -80,7 +80,7 @@ def test_the_task_says_how_many_samples_fit() -> None:
             seen.append(len(x))
             return super().forward(x)
 
-    samples = (INPUTS, TARGETS)
+    samples = Samples(INPUTS, TARGETS)
     task = Task(name="t", model=lambda: Watched(2, 3), train=samples, test=samples, evaluation_batch=8)
     Evaluator(task, task.layout()).test(torch.zeros(9), torch.empty(0))
     assert seen == [8, 8, 7]
@@ -157,7 +157,7 @@ def norm_task(**more: object) -> tuple[Task, Tensor, Tensor]:
 
     Column 0 in standard units: -1.34, -0.45, 0.45, 1.34; column 1: -0.85, -0.57, -0.28, 1.70.
     """
-    samples = (torch.tensor([[10.0, 0.0], [12.0, 1.0], [14.0, 2.0], [16.0, 9.0]]), torch.tensor([1, 0, 0, 1]))
+    samples = Samples(torch.tensor([[10.0, 0.0], [12.0, 1.0], [14.0, 2.0], [16.0, 9.0]]), torch.tensor([1, 0, 0, 1]))
     fields = {"name": "t", "model": lambda: nn.BatchNorm1d(2), "train": samples, "test": samples}
     task = Task(**(fields | more))  # type: ignore[arg-type]
     layout = task.layout()

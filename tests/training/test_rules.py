@@ -43,7 +43,7 @@ def mean_output(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def task_of(model: Callable[[], nn.Module], inputs: Tensor, targets: Tensor | None = None, **more: Any) -> Task:
-    samples = (inputs, torch.zeros(len(inputs), dtype=torch.int64) if targets is None else targets)
+    samples = Samples(inputs, torch.zeros(len(inputs), dtype=torch.int64) if targets is None else targets)
     return Task(**({"name": "t", "model": model, "train": samples, "test": samples} | more))
 
 
@@ -723,7 +723,7 @@ def test_the_dimension_of_the_classes(outputs: tuple[int, ...], targets: tuple[i
 def test_absent_classes_of_pixels_are_masked() -> None:
     """Two samples of 2 x 1 pixels, three classes, of which the client has 0 and 2: the logits of class 1 become 0."""
     targets = torch.tensor([[[0], [2]], [[2], [0]]])
-    samples = (torch.zeros(2, 1), targets)
+    samples = Samples(torch.zeros(2, 1), targets)
     task = Task(name="t", model=lambda: nn.Linear(1, 1), train=samples, test=samples, loss=lambda out, _: out.sum())
     order = SampleOrder([np.arange(2)], seed=0, batch_size=2)
     local = LocalWork(task=task, order=order, rule=WidthSGD(), steps=1, seed=0)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch.nn import functional
 from fedgmr.exchange import ClientTask, Report, Update
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.tasks.partition import SampleOrder
+from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import Task
 from fedgmr.training.plain.sequential import SequentialExecutor
 from fedgmr.training.rules import LocalRule, PlainSGD
@@ -30,8 +32,9 @@ def data(samples: int = 40) -> tuple[Tensor, Tensor]:
     return inputs, torch.from_numpy(numbers.integers(0, 3, samples))
 
 
-def task_of(model: Callable[[], nn.Module], **more: object) -> Task:
-    return Task(**({"name": "t", "model": model, "train": data(), "test": data(4)} | more))  # type: ignore[arg-type]
+def task_of(model: Callable[[], nn.Module], **more: Any) -> Task:
+    fields = {"name": "t", "model": model, "train": data(), "test": data(4)} | more
+    return Task(**(fields | {part: Samples(*fields[part]) for part in ("train", "test")}))
 
 
 def convolutional() -> nn.Module:

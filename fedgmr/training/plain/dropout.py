@@ -43,7 +43,8 @@ class OwnDropout(nn.Dropout):
 
     def _kept(self, inputs: Tensor) -> Tensor:
         """Int16: 1 or 0 for each of the inputs, drawn in the order in which they lie in memory."""
-        words = torch.empty(-(-inputs.numel() // _WORD), dtype=torch.int64)
-        draws = words.random_(-(2**63), None, generator=self.generator).view(torch.int16)
-        like = torch.empty_like(inputs, dtype=torch.int16)
-        return draws.as_strided(like.shape, like.stride()).ge_(round(self.p * _LANES) - _LANES // 2)
+        with torch._C.DisableTorchFunction():  # small modules are watched for the calls that the model makes
+            words = torch.empty(-(-inputs.numel() // _WORD), dtype=torch.int64)
+            draws = words.random_(-(2**63), None, generator=self.generator).view(torch.int16)
+            like = torch.empty_like(inputs, dtype=torch.int16)
+            return draws.as_strided(like.shape, like.stride()).ge_(round(self.p * _LANES) - _LANES // 2)
