@@ -93,8 +93,33 @@ class EvaluationSettings:
     )
     client_holdout: float = field(
         default=0.1,
-        metadata={"above": 0, "below": 1, "help": "share of its samples a client holds out, for validation: clients"},
+        metadata={
+            "above": 0,
+            "below": 1,
+            "help": "share of its samples a client holds out, for validation: clients, `clients` and `personal`",
+        },
     )
+    clients: int = field(
+        default=0,
+        metadata={
+            "at_least": 0,
+            "help": "evaluations from one test of the model that each client would be handed, on samples that it holds "
+            "out, to the next; 0: never",
+        },
+    )
+    personal: int = field(
+        default=0,
+        metadata={
+            "at_least": 0,
+            "help": "steps by which each client fine-tunes its final model on its own samples; before and after, it is "
+            "tested on those that it holds out; 0: none",
+        },
+    )
+
+    @property
+    def of_clients(self) -> bool:
+        """Whether models are tested on samples that clients hold out."""
+        return self.clients > 0 or self.personal > 0
 
     def __post_init__(self) -> None:
         if isinstance(self.views, str):

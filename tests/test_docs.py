@@ -209,9 +209,16 @@ def test_run_directory_document_has_every_field() -> None:
     result = fedgmr.simulate(_dot(), method="fedavg", fleet=[fedgmr.Link(down=1.0, up=1.0)], seconds=1)
     metrics, summary = (re.split(r"^## ", text, flags=re.MULTILINE)[part] for part in (1, 2))
     fields = [re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) for section in (metrics, summary)]
-    assert fields[0] == [*result.history.columns, "metrics", "validation", "views", "readings"]  # where there are any
+    assert fields[0] == [
+        *result.history.columns,
+        "metrics",
+        "validation",
+        "views",
+        "clients",
+        "readings",
+    ]  # where there are any
     assert [fields[1].pop(), fields[1].pop()] == ["digest", "models"]  # of the files
-    rare = ("stopped", "problem", "period_needed", "advice")
+    rare = ("personal", "stopped", "problem", "period_needed", "advice")
     assert [field for field in fields[1] if field not in rare] == list(result.summary)
     assert all(f"`{name}`" in summary for name in result.summary["versions"])
 

@@ -48,6 +48,9 @@ def add_verbs(verbs: Any) -> None:
     compare.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
     compare.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
     compare.add_argument("--target", type=float, help="value of the metric (accuracy: 0..1), for time and bytes to it")
+    compare.add_argument(
+        "--clients", action="store_true", help="add the 10th percentile, the worst client and Jain's index"
+    )
     compare.set_defaults(call=_compare)
 
     sweep = verbs.add_parser(
@@ -83,6 +86,8 @@ def _compare(given: argparse.Namespace) -> int:
     data = read_recipe_data(words.source)
     check_jobs(given.jobs)
     points = grid_points(data, words.overrides, methods=given.methods.split(","), seeds=given.seeds)
+    if given.clients and not all(point.recipe.evaluation.clients for point in points):
+        raise SettingError("--clients needs evaluations per client: set evaluation.clients, such as to 10.")
     if given.target is not None and not 0 < given.target <= 1:  # a value of some metric, but of no accuracy
         recipe = points[0].recipe
         as_evaluated(make_task(recipe), recipe).metrics[0].check_target(given.target, "--target")
@@ -94,7 +99,7 @@ def _compare(given: argparse.Namespace) -> int:
     ended = [run.directory for run, end in zip(plan, outcomes, strict=True) if end.status in ("finished", "diverged")]
     if not ended:
         return exit_code(outcomes)
-    comparison = compare_runs(ended, target=given.target)
+    comparison = compare_runs(ended, target=given.target, clients=given.clients)
     print(comparison.text())
 
     def write() -> Path:

@@ -54,6 +54,8 @@ class Assembly(Generic[F]):
     server: Server
     fleet: F
     evaluator: Evaluator
+    parts: Sequence[Indices] | None = None  # the samples that each client trains on; None where only they know them
+    held_out: Sequence[Indices] | None = None  # and those that it holds out, where it does
 
 
 def resolve(recipe: Recipe, task: Task) -> Recipe:
@@ -139,7 +141,8 @@ def assemble(recipe: Recipe, task: Task) -> Assembly[SimulatedFleet]:
             stacklevel=2,
         )
     server, evaluator = make_server(recipe, task, parts)
-    execution, executor = make_training(recipe, task, server.layout, server.plan, parts, held_out).chosen()
+    reported = held_out if recipe.evaluation.validation == "clients" else None
+    execution, executor = make_training(recipe, task, server.layout, server.plan, parts, reported).chosen()
     recipe = replace(recipe, execution=execution)
     if recipe.network.values != "fp32":
         executor = RoundingExecutor(executor, ValueType(recipe.network.values))
@@ -148,7 +151,9 @@ def assemble(recipe: Recipe, task: Task) -> Assembly[SimulatedFleet]:
     if recipe.fleet.measured:
         meter = Meter(SIMULATED, network.sizes, period=round_period(recipe, server.layout))
     fleet = SimulatedFleet(network, executor, len(links), absences=recipe.fleet.absences, meter=meter)
-    return Assembly(recipe=recipe, task=task, server=server, fleet=fleet, evaluator=evaluator)
+    return Assembly(
+        recipe=recipe, task=task, server=server, fleet=fleet, evaluator=evaluator, parts=parts, held_out=held_out
+    )
 
 
 def make_training(
@@ -159,7 +164,10 @@ def make_training(
     parts: Sequence[Indices],
     held_out: Sequence[Indices] | None,
 ) -> LocalTraining:
-    """The clients' training as the recipe describes it, on each client's samples (`parts`, `held_out`)."""
+    """The clients' training as the recipe describes it, on each client's samples.
+
+    `held_out` are those that it validates on, where clients validate.
+    """
     method = recipe.method
     work = LocalWork(
         task=task,

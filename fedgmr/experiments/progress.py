@@ -14,6 +14,7 @@ from fedgmr.exchange import Diverged
 from fedgmr.experiments.allocation import reused_memory
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.experiments.checkpoint import save_checkpoint
+from fedgmr.experiments.client_scores import ClientScores, client_figures
 from fedgmr.experiments.period import advise, period_needed
 from fedgmr.experiments.result import Result, save_models
 from fedgmr.experiments.rundir import provenance, write_summary
@@ -47,7 +48,9 @@ class RunInProgress:
         # A resumed run's wall time and evaluation grid go on where they were cut.
         self.began = time.perf_counter() - last["wall"]
         self.grid = self._grid(last["seconds"])
-        self.unscored: tuple[dict[str, Any], Scores] | None = None  # the newest row, while a GPU measures
+        self.client_scores = ClientScores(assembly)
+        # The newest row, while a GPU measures its views and clients.
+        self.unscored: tuple[dict[str, Any], Scores, list[Measurement]] | None = None
         self.saved = time.perf_counter()  # the last checkpoint, or the start
         self.advised = False  # of the period
 
@@ -97,6 +100,7 @@ class RunInProgress:
         # Of the final merged model; None where clients validate.
         validated = None if server.validate is None else evaluator.validate(*view_of(server, MERGED)).accuracy
         summary = self._summary("finished", validated) | self.watching.outcome | self._emptiness() | self._advice()
+        summary |= self.client_scores.personal()
         result = Result(
             path=self.directory,
             recipe_text=self.recipe_text,
@@ -198,7 +202,9 @@ class RunInProgress:
             "in_flight": fleet.in_flight,
             "wall": round(time.perf_counter() - self.began, 3),
         }
-        self.unscored = row, self._measure(seconds)
+        last = self.watching.ended or seconds >= self.assembly.recipe.seconds
+        due = self.client_scores.due(len(self.recorder.rows), last=last)
+        self.unscored = row, self._measure(seconds), self.client_scores.measure() if due else []
         self._complete(at_once=self.watching.evaluations)
 
     def _measure(self, seconds: float) -> Scores:
@@ -215,12 +221,17 @@ class RunInProgress:
 
     def _complete(self, *, at_once: bool = True) -> None:
         """Record the newest row if its score was not there yet; `at_once`: wait for it."""
-        if self.unscored is None or not (at_once or all(test.ready for test, _ in self.unscored[1].values())):
+        if self.unscored is None:
             return
-        (row, scores), self.unscored = self.unscored, None
+        row, scores, clients = self.unscored
+        if not (at_once or all(test.ready for test in (*(test for test, _ in scores.values()), *clients))):
+            return
+        self.unscored = None
         measured = {name: self._fields(test, validation) for name, (test, validation) in scores.items()}
         merged = measured.pop(MERGED)
         told: dict[str, Any] = {"views": measured} if measured else {}
+        if clients:
+            told["clients"] = client_figures(clients, self.assembly.task.metrics[0])
         self.recorder.record(row | merged | told | self._read_as)
         self.watching.after_evaluation(self.recorder.rows[-1])
 

@@ -85,7 +85,7 @@ class Result(Run):
         return pandas.DataFrame(self.history.client_table() if clients else self.history.table())
 
     def plot(self, figure: str = "accuracy") -> "Figure":
-        """Draw `accuracy`, `density` or `bytes` as in the report; returns the matplotlib figure."""
+        """Draw `accuracy`, `density`, `bytes` or `clients` as in the report; returns the matplotlib figure."""
         if figure not in FIGURES:
             raise SettingError(f"figure is {figure!r}: {suggestion(str(figure), list(FIGURES))}")
         if in_notebook():

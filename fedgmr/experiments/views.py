@@ -56,9 +56,12 @@ def _among_last(recipe: Recipe, seconds: float) -> bool:
 
 def without_early_views(row: Mapping[str, Any], number: int, recipe: Recipe) -> dict[str, Any]:
     """Row `number` of a shorter run as this recipe's run has it: without the views that it does not test there yet."""
-    settings, kept = recipe.evaluation, {name: value for name, value in row.items() if name != "views"}
+    settings, row = recipe.evaluation, dict(row)
+    if settings.clients and number % settings.clients and row["seconds"] < recipe.seconds:
+        row.pop("clients", None)  # which are measured at the end
+    kept = {name: value for name, value in row.items() if name != "views"}
     if _among_last(recipe, row["seconds"]):
-        return dict(row)
+        return row
     every = {PADDED: settings.padded_every}
     views = {
         name: view

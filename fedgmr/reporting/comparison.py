@@ -10,7 +10,7 @@ import math
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
 
@@ -33,6 +33,7 @@ _CAPTIONS = {
     "density": "Mean density of the sub-models (1 is the full model); equal methods share a line.",
     "bytes": "Data all clients together received and sent (1 MB is 10⁶ bytes), mean over the runs.",
 }
+_OF_CLIENTS = ("p10", "worst", "jain")
 _ENDED = ("finished", "diverged")
 _SAME_LENGTH = 1.01  # runs whose lengths differ by less than this factor had the same time budget
 
@@ -53,6 +54,9 @@ class MethodRow:
     reached: int
     seconds_to_target: float | None
     bytes_to_target: float | None
+    p10: float | None = None  # of the last evaluation per client; this and the following on request
+    worst: float | None = None
+    jain: float | None = None
 
     @classmethod
     def of(cls, method: str, runs: Sequence[Run], budget: float, target: float) -> "MethodRow":
@@ -70,7 +74,12 @@ class MethodRow:
             reached=len(times),
             seconds_to_target=_mean(times) if times else None,
             bytes_to_target=_mean(counts) if counts else None,
+            **{name: _of_clients(runs, name, budget) for name in _OF_CLIENTS},
         )
+
+    def client_cells(self, reading: Reading) -> list[str]:
+        """Write the figures per client as people read them."""
+        return [reading.number(self.p10), reading.number(self.worst), "-" if self.jain is None else f"{self.jain:.3f}"]
 
     def cells(self, reading: Reading) -> list[str]:
         """Write the row as people read it."""
@@ -98,6 +107,7 @@ class Comparison:
     rows: tuple[MethodRow, ...]
     groups: Mapping[str, tuple[Run, ...]]
     notes: tuple[str, ...]
+    clients: bool = False  # whether tables have the figures per client
 
     def heading(self) -> str:
         """Say in two sentences how to read the numbers."""
@@ -113,7 +123,13 @@ class Comparison:
         name = name.replace("accuracy", "acc.")
         at = [f"{name} at {format_seconds(time)}" for time in (self.budget, self.budget / 2)]
         header = ["method", "runs", *at, f"time to {target}", f"data to {target}"]
-        return [header, *(row.cells(self.reading) for row in self.rows)]
+        rows = [header, *(row.cells(self.reading) for row in self.rows)]
+        if self.clients:
+            unit = f" ({self.reading.unit})" if self.reading.unit else ""
+            rows[0] += [f"10th percentile{unit}", f"worst client{unit}", "Jain's index"]
+            for row, found in zip(rows[1:], self.rows, strict=True):
+                row += found.client_cells(self.reading)
+        return rows
 
     def text(self) -> str:
         """Write an aligned table for the terminal."""
@@ -133,9 +149,11 @@ class Comparison:
         """Write the numbers unrounded, one line per method; a cell is empty where there is none."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        columns = [*(column.name for column in fields(MethodRow)), "budget_seconds", "target_accuracy"]
+        names = [column.name for column in fields(MethodRow) if self.clients or column.name not in _OF_CLIENTS]
+        columns = [f"client_{name}" if name in _OF_CLIENTS else name for name in names]
+        columns += ["budget_seconds", "target_accuracy"]
         writer.writerow([column.replace("accuracy", self.reading.column) for column in columns])
-        writer.writerows([*astuple(row), self.budget, self.target] for row in self.rows)
+        writer.writerows([*(getattr(row, name) for name in names), self.budget, self.target] for row in self.rows)
         return buffer.getvalue()
 
     def write(self, directory: str | Path) -> Path:
@@ -170,13 +188,14 @@ class Comparison:
         return page.write(folder / "report.html")
 
 
-def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None) -> Comparison:
+def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None, clients: bool = False) -> Comparison:
     """Compare the runs in `dirs`, grouped by method.
 
     Args:
         dirs: run directories of one task and one fleet.
         target: value of the leading metric (0..1 for an accuracy) for "time to" and "data to"; unless given 95 % of
             the best method's mean, or 105 % where less is better.
+        clients: whether tables have the 10th percentile, the worst client and Jain's index.
 
     Returns:
         The comparison. Unfinished runs are left out, with a note, unless no run has finished.
@@ -209,11 +228,21 @@ def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None) -> 
         rows=tuple(MethodRow.of(title, groups[title], budget, target) for title in ranked),
         groups={title: tuple(groups[title]) for title in ranked},
         notes=tuple(_notes(runs, ended, groups)),
+        clients=clients,
     )
 
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
+
+
+def _of_clients(runs: Sequence[Run], name: str, budget: float) -> float | None:
+    """Mean over the runs of a figure of their last evaluation per client within the time; None where one has none."""
+    found = []
+    for run in runs:
+        within = (run.history.seconds <= budget) & np.isfinite(values := run.history.of_clients(name))
+        found += [float(values[within][-1])] if within.any() else []
+    return _mean(found) if found and len(found) == len(runs) else None
 
 
 def _budget(runs: Sequence[Run]) -> float:

@@ -85,6 +85,10 @@ class History(Sequence[Row]):
             return self.accuracy
         return self.views.get(name, np.full(len(self.seconds), math.nan))
 
+    def of_clients(self, name: str) -> NDArray[np.float64]:
+        """A figure of the evaluations per client (`mean`, `p10`, `worst`, `jain`, ...), NaN where there was none."""
+        return np.array([row.get("clients", {}).get(name) for row in self.rows], dtype=np.float64)
+
     def table(self) -> list[dict[str, Any]]:
         """One flat row per evaluation, without the lists per client; `views.padded.accuracy` is a field of a field."""
         name = Reading.recorded(self.rows[-1])[0].name if self.rows else "accuracy"
@@ -108,6 +112,8 @@ class History(Sequence[Row]):
 
 def _flat(row: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in row.items():
+        if name == "readings":  # of all rows, and no list per client
+            continue
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         else:

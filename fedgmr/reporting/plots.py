@@ -39,6 +39,28 @@ def accuracy_figure(
     return chart
 
 
+def clients_figure(run: Run) -> Chart:
+    """Draw the leading metric of the models that clients would be handed: median, 10th to 90th percentile, worst."""
+    reading, history = run.reading, run.history
+    measured = np.flatnonzero(np.isfinite(history.of_clients("p50")))
+    if not measured.size:
+        raise ValueError("This run has no evaluations per client: set evaluation.clients.")
+    chart, seconds = Chart(f"{reading.title} of the clients over {run.clock} time", 3.4), history.seconds[measured]
+    low, middle, high, worst = (
+        reading.factor * history.of_clients(name)[measured] for name in ("p10", "p50", "p90", "worst")
+    )
+    chart.axes.fill_between(seconds, low, high, color=COLOURS[0], alpha=0.18, linewidth=0)
+    for values, text, index in ((middle, "median client", 0), (worst, "worst client", 1)):
+        (line,) = chart.axes.plot(seconds, values, color=COLOURS[index], linestyle=DASHES[index], linewidth=1.9)
+        line.set(marker=".", markersize=5, clip_on=False)
+        told = f"{text} {reading.brief(float(values[-1]) / reading.factor)}"
+        chart.name_line(float(values[-1]), told, COLOURS[index], DASHES[index])
+    chart.axes.set(ylabel=reading.label)
+    chart.time_axis(float(history.seconds[-1]), run.clock)
+    chart.place_names()
+    return chart
+
+
 def density_figure(run: Run) -> Chart:
     """Draw the density of every client over time: one row per client, the fastest on top."""
     from matplotlib import colormaps

@@ -6,6 +6,7 @@ Read `html_page` next, which the page is made of; `comparison` makes the page of
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from fedgmr.reporting.quantities import format_bytes, format_seconds
 from fedgmr.reporting.records import Curve, Run, read_run
 
 _EVENTS = ("tick", "the server")
-_ROWS = 10  # of the table of evaluations
+_ROWS = 10  # of the tables over time
+_CLIENTS = ("time", "mean", "10th percentile", "median", "90th percentile", "worst client", "Jain's index")
 
 
 def _accuracy_figure(run: Run) -> Chart:
@@ -29,6 +31,7 @@ FIGURES: Mapping[str, Callable[[Run], Chart]] = {
     "accuracy": _accuracy_figure,
     "density": plots.density_figure,
     "bytes": plots.bytes_figure,
+    "clients": plots.clients_figure,  # where clients were measured
 }
 
 
@@ -40,7 +43,9 @@ def write_report(run_dir: str | Path) -> Path:
     """
     run, directory = read_run(run_dir), Path(run_dir)
     metric = run.reading
-    images = {name: draw(run).save(directory, name) for name, draw in FIGURES.items()}
+    measured = bool(np.isfinite(run.history.of_clients("p50")).any())
+    drawn = {name: draw for name, draw in FIGURES.items() if measured or name != "clients"}
+    images = {name: draw(run).save(directory, name) for name, draw in drawn.items()}
     task = run.summary.get("task_title") or run.summary.get("task")
     name = str(run.summary.get("name") or directory.name)
     page = Page(f"{run.title} on {task}" if task else run.title, f"Run {name}", soft=True)
@@ -53,6 +58,18 @@ def write_report(run_dir: str | Path) -> Path:
     page.heading("Evaluations")
     header = ("time", "tick", metric.name, "loss", "mean density", "updates", "received", "sent")
     page.table(header, *_evaluations(run))
+    if measured:
+        page.heading("Clients")
+        page.figure(
+            images["clients"],
+            f"{metric.title} of the model that each client would be handed, on samples of its own that it holds out: "
+            "the median client in a band from the 10th to the 90th percentile, and the worst client.",
+        )
+        page.table(_CLIENTS, *_clients(run))
+    if tuned := _personal(run):
+        steps = run.summary["personal"]["steps"]
+        page.heading(f"Fine-tuned {steps} steps by each client")
+        page.table(("", *_CLIENTS[1:]), *tuned)
     if views := _views(run):
         page.heading("Models of this run")
         page.table(("model", f"final {metric.name}", "loss", "validation, last evaluations", ""), *views)
@@ -106,6 +123,27 @@ def _views(run: Run) -> list[list[str]]:
         loss = "-" if view["loss"] is None else f"{view['loss']:.3f}"
         rows.append([name, final, loss, validated, "best" if name == run.summary.get("best_view") else ""])
     return rows
+
+
+def _clients(run: Run) -> list[list[str]]:
+    """At most ten evenly spaced evaluations per client, the last one included."""
+    rows = [row for row in run.history if "mean" in row.get("clients", {})]
+    chosen = np.linspace(0, len(rows) - 1, min(len(rows), _ROWS)).round().astype(int)
+    return [[format_seconds(rows[at]["seconds"]), *_spread(run, rows[at]["clients"])] for at in chosen]
+
+
+def _personal(run: Run) -> list[list[str]]:
+    """Clients before and after fine-tuning, where they did."""
+    found: Mapping[str, Any] = run.summary.get("personal") or {}
+    return [[name, *_spread(run, found[name])] for name in ("before", "after") if "mean" in found.get(name, {})]
+
+
+def _spread(run: Run, figures: Mapping[str, Any]) -> list[str]:
+    mean, low, middle, high, worst = (
+        run.reading.text(figures[name]) for name in ("mean", "p10", "p50", "p90", "worst")
+    )
+    jain = figures["jain"]
+    return [mean, low, middle, high, f"{worst} ({figures['worst_client']})", "-" if jain is None else f"{jain:.3f}"]
 
 
 def _events(run: Run) -> list[list[str]]:

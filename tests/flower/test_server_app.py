@@ -212,6 +212,7 @@ def test_a_run_whose_clients_all_diverge_ends_as_diverged(recipe: Path, tmp_path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"overrides": "evaluation.clients=5"}, "evaluation.clients is 5: a deployed server does not have the samples"),
         ({"recipe": "quikstart"}, "quikstart"),
         ({"overrides": "seed"}, "overrides has 'seed'"),
         ({"overrides": "fleet.clients=0"}, "fleet.clients"),

@@ -93,6 +93,12 @@ def assemble_deployed(
     recipe: Recipe, grid: Grid, run_id: int, clock: Clock, directory: Path | None
 ) -> Assembly[FlowerFleet]:
     """The objects of a recipe with clients on the grid's nodes."""
+    if recipe.evaluation.of_clients:
+        key = "clients" if recipe.evaluation.clients else "personal"
+        raise SettingError(
+            f"evaluation.{key} is {getattr(recipe.evaluation, key)}: a deployed server does not have the samples of "
+            "its clients; set it to 0."
+        )
     made = make_task(recipe)
     recipe = resolve(recipe, made)
     task = as_evaluated(made, recipe).to(usable_device(recipe.device))

@@ -116,6 +116,19 @@ class Evaluator:
         """Start to measure on the validation set."""
         return self._measure("validation", model, buffers)
 
+    @torch.no_grad()
+    def on(self, parts: Sequence[Samples], model: Tensor, buffers: Tensor) -> list[Measurement]:
+        """Start to measure one model on several sets of samples, such as each client's own."""
+        self._await(model, buffers)
+        with _on(self._stream):
+            self._load(model, buffers)
+            if self._norms.layers and self._norm == "rebuilt":
+                self._build_statistics()
+            by_batch = self._norm == "batch"
+            # Batch statistics of a single sample do not exist.
+            sums = [self._summed(samples, by_batch=by_batch and len(samples) > 1) for samples in parts]
+        return [Measurement(self.task.metrics, each, self._stream) for each in sums]
+
     def state(self, model: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's complete state with this model in it, frozen parameters included.
 
@@ -131,14 +144,18 @@ class Evaluator:
     def _measure(self, part: str, model: Tensor, buffers: Tensor) -> Measurement:
         if part not in self._programs:
             self._programs[part] = Replayed(partial(self._computed, part), self.flat.device)
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self.flat.device))
-            for tensor in (model, buffers):
-                if tensor.device.type == "cuda":
-                    tensor.record_stream(self._stream)
+        self._await(model, buffers)
         with _on(self._stream):
             self._load(model, buffers)
             return Measurement(self.task.metrics, self._programs[part](), self._stream)
+
+    def _await(self, *tensors: Tensor) -> None:
+        """Let the stream wait for tensors that others may still be making, and these live until it has read them."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self.flat.device))
+            for tensor in tensors:
+                if tensor.device.type == "cuda":
+                    tensor.record_stream(self._stream)
 
     @torch.no_grad()
     def _build_statistics(self) -> None:
@@ -155,13 +172,17 @@ class Evaluator:
         """Sum metrics and losses of the loaded model on the test or the validation set, and count."""
         samples = self.task.test if part == "test" else self.validation
         assert samples is not None
-        metrics = self.task.metrics
-        sums = [torch.zeros(1, dtype=torch.float64, device=self.flat.device) for _ in range(len(metrics) + 1)]
-        counts = [0] * len(metrics)
         # On the very samples that statistics would be rebuilt from, one pass with batch statistics does.
         by_batch = self._norm == "batch" or (self._norm == "rebuilt" and part == "validation")
         if self._norms.layers and self._norm == "rebuilt" and not by_batch:
             self._build_statistics()
+        return self._summed(samples, by_batch=by_batch)
+
+    def _summed(self, samples: Samples, *, by_batch: bool) -> Sums:
+        """The same on these samples, with batch statistics or with those that the module has."""
+        metrics = self.task.metrics
+        sums = [torch.zeros(1, dtype=torch.float64, device=self.flat.device) for _ in range(len(metrics) + 1)]
+        counts = [0] * len(metrics)
         with self._norms.batch_statistics() if by_batch else nullcontext():
             # Equal batches rather than a short last one: batch statistics of a single sample do not exist.
             for inputs, targets in samples.split(math.ceil(len(samples) / self.batch)):
