@@ -19,8 +19,8 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "fedgmr", "recipes")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, because setuptools takes along what an earlier build left in the tree."""
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, because setuptools takes along what an earlier build left in the tree."""
     tree = tmp_path_factory.mktemp("tree")
     for name in SOURCES:
         source = ROOT / name
@@ -28,8 +28,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, tree / name)
-    wheels = tmp_path_factory.mktemp("wheels")
-    _run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(tree))
+    return tree
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tree, tmp_path_factory.mktemp("wheels"))
+
+
+def build_wheel(source: Path, wheels: Path) -> Path:
+    _run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(source))
     (built,) = wheels.glob("*.whl")
     return built
 
@@ -78,7 +86,33 @@ def test_installed_command_works_away_from_the_source(environment: Path, tmp_pat
     assert "quickstart" in _run(str(environment / "fedgmr"), "list", cwd=tmp_path)
     shown = _run(str(environment / "fedgmr"), "show", "quickstart", cwd=tmp_path)
     assert shown.startswith("schema_version: 3\nname: quickstart\n")
+    line = ("completion", "--line", "fedgmr run paper/femnist-")
+    assert _run(str(environment / "fedgmr"), *line, cwd=tmp_path) == "paper/femnist-short\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_source_archive_holds_what_the_wheel_is_made_of(tree: Path, wheel: Path, tmp_path: Path) -> None:
+    code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    _run(sys.executable, "-c", code, cwd=tree)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    again = build_wheel(archive, tmp_path / "wheels")
+    names, expected = (set(zipfile.ZipFile(path).namelist()) for path in (again, wheel))
+    assert names == expected
+
+
+@pytest.mark.slow
+def test_an_installed_command_runs_the_demo_and_hands_out_its_model(environment: Path, tmp_path: Path) -> None:
+    command = str(environment / "fedgmr")
+    assert "Nothing is broken." in _run(command, "doctor", cwd=tmp_path)
+    short = ("seconds=60", "short=true", "device=cpu")
+    assert "FedGMR" in _run(command, "demo", *short, cwd=tmp_path)
+    runs = tmp_path / "runs" / "demo"
+    assert (runs / "report.html").is_file()
+    _run(command, "export", str(runs), "--to", "csv", cwd=tmp_path)
+    assert len((runs / "tables" / "runs.csv").read_text().splitlines()) == 1 + 4
+    _run(command, "model", str(runs / "fedgmr-seed3"), "--level", "0.2", "--to", "torch.export", cwd=tmp_path)
+    assert (runs / "fedgmr-seed3" / "level-0.2.pt2").is_file()
 
 
 def _run(*command: str, cwd: Path | None = None) -> str:

@@ -27,7 +27,7 @@ def test_numbers_of_clients(quick: Command) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("flwr") is not None, reason="the extra is installed")
 def test_missing_extra(quick: Command) -> None:
     said = quick("deploy", "local", "r.json", "--output", "run").refusal()
-    assert said.endswith("which deployments need: pip install fedgmr[flower].")
+    assert said.endswith("which deployments need: pip install 'flwr>=1.41,<1.43'.")
     assert not (quick.folder / "run").exists()
 
 

@@ -27,7 +27,7 @@ def test_without_ray_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(scope="module")
 def _ray() -> Iterator[None]:
-    pytest.importorskip("ray", reason="the extra sweep is not installed: pip install 'fedgmr[sweep]'")
+    pytest.importorskip("ray", reason="the extra sweep is not installed: pip install ray")
     # One folder for all: a process reads Ray's token once. Not below a test's: the names of sockets must be short.
     with (
         tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
