@@ -17,7 +17,7 @@ from fedgmr.fleets.network import NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
 from fedgmr.server.coordination import Participation
-from fedgmr.settings.build import build
+from fedgmr.settings.build import build, settle
 from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.settings.schema import brief, plain, schema
 from fedgmr.settings.slots import keys_of
@@ -122,6 +122,7 @@ class EvaluationSettings:
         return self.clients > 0 or self.personal > 0
 
     def __post_init__(self) -> None:
+        settle(self)
         if isinstance(self.views, str):
             object.__setattr__(self, "views", (self.views,))
         if self.stop is not None and self.validation != "server":

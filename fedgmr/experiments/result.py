@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from fedgmr.experiments.arguments import directory_of
 from fedgmr.experiments.assembly import given_task
 from fedgmr.experiments.checkpoint import save_model
 from fedgmr.experiments.rundir import create_run, locked, read_recipe, write_summary
@@ -94,7 +95,9 @@ class Result(Run):
 
     def save(self, path: str | Path) -> Path:
         """Write a run directory and return it: recipe, rows, summary, models; no checkpoints, which memory has not."""
-        directory = Path(path)
+        directory = directory_of(path, "path")
+        if not self.recipe_text:
+            raise SettingError("The recipe of this run has a part that no file can hold, so it cannot be saved.")
         with locked(directory):
             create_run(directory, self.recipe_text)
             recorder = Recorder(directory)
@@ -130,7 +133,7 @@ def load(directory: str | Path, *, task: Task | None = None, trust: Iterable[str
         task: the Task object of a run whose recipe does not name it by an import path; only `model_for` needs it.
         trust: packages or import paths that its recipe may import, beside those of FEDGMR_TRUST.
     """
-    place = Path(directory)
+    place = directory_of(directory, "directory")
     recipe, run = read_recipe(place, trust), read_sealed_run(place)
     check_models(place, run.summary)
     summary = {name: value for name, value in run.summary.items() if name not in _OF_FILES}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
+from fedgmr.experiments.arguments import check_switch, directory_of, recipe_of, refuse_unknown
 from fedgmr.experiments.assembly import Assembly, assemble, given_task, make_task, resolve
 from fedgmr.experiments.checkpoint import load_checkpoint
 from fedgmr.experiments.inspection import width_remarks
@@ -19,14 +20,12 @@ from fedgmr.experiments.watching import Watchers, as_watchers
 from fedgmr.files import RECIPE, SUMMARY
 from fedgmr.fleets.network import Link, NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
-from fedgmr.methods import Method, named_method
-from fedgmr.recipe import CheckpointSettings, EvaluationSettings, Recipe, TaskSettings
+from fedgmr.methods import Method
+from fedgmr.recipe import CheckpointSettings, EvaluationSettings, Recipe
 from fedgmr.reporting.display import shown_progress
 from fedgmr.reporting.recorder import Recorder
 from fedgmr.server.coordination import Participation
-from fedgmr.settings.build import build
-from fedgmr.settings.refusals import SettingError, suggestion
-from fedgmr.tasks.partition import ByUser, Partition
+from fedgmr.tasks.partition import Partition
 from fedgmr.tasks.task import Task
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.schedules import TrainingSettings
@@ -82,40 +81,18 @@ def simulate(
     """
     sections: dict[str, Any] = {"name": name, "partition": partition, "network": network, "training": training}
     sections |= {"participation": participation, "evaluation": evaluation, "checkpoint": checkpoint}
-    sections |= {"device": device, "execution": execution, "seconds": seconds, "seed": seed}
-    _refuse(unknown)
-    recipe, watchers = recipe_of(task, method, fleet, sections), as_watchers(watcher)
-    directory, own = Path(output) if output is not None else None, None if isinstance(task, str) else task
+    sections |= {"device": device, "execution": execution}
+    refuse_unknown(unknown, simulate)
+    check_switch(progress, "progress")
+    watchers = as_watchers(watcher)
+    recipe = recipe_of(task, method, fleet, {"seconds": seconds, "seed": seed}, sections)
+    directory = None if output is None else directory_of(output, "output")
+    own = None if isinstance(task, str) else task
     if not progress:
         return run_recipe(recipe, directory, watchers, task=own)
     with shown_progress() as display:
         shown = display.begin("", recipe.label, recipe.seconds)
         return run_recipe(recipe, directory, [shown, *watchers], task=own)
-
-
-def _refuse(unknown: Iterable[str]) -> None:
-    for key in unknown:
-        known = [argument for argument in simulate.__annotations__ if argument not in ("unknown", "return")]
-        raise SettingError(f"{key} is not an argument of simulate: {suggestion(key, known)}")
-
-
-def recipe_of(task: Task | str, method: Method | str, fleet: Any, sections: Mapping[str, Any]) -> Recipe:
-    """The recipe that the arguments of `simulate` describe; a section that is None has its default."""
-    composed = named_method(method) if isinstance(method, str) else method
-    if isinstance(fleet, str):
-        fleet = build(FleetSettings, {"name": fleet}, path="fleet")
-    elif not isinstance(fleet, FleetSettings | Mapping):
-        fleet = build(FleetSettings, {"name": "custom", "links": fleet}, path="fleet")
-    owned = not isinstance(task, str) and task.users is not None
-    data = {
-        "name": composed.name,
-        **({"partition": ByUser()} if owned else {}),
-        **{key: value for key, value in sections.items() if value is not None},
-        "task": TaskSettings(name=task if isinstance(task, str) else task.name),
-        "method": composed,
-        "fleet": fleet,
-    }
-    return build(Recipe, data)
 
 
 def run_recipe(recipe: Recipe, output: Path | None, watcher: Watchers = None, *, task: Task | None = None) -> Result:
@@ -147,7 +124,8 @@ def resume(
     Raises:
         SettingError: the run is finished, or a longer one would have gone otherwise from its beginning.
     """
-    place, watchers = Path(directory), as_watchers(watcher)
+    check_switch(progress, "progress")
+    place, watchers = directory_of(directory, "directory"), as_watchers(watcher)
     recipe = read_recipe(place, trust)
     if not progress:
         return resume_run(place, watchers, trust=trust, seconds=seconds, task=task)
@@ -192,7 +170,12 @@ def run_assembly(
         recorder.cut_back(recorded or 0)
         text = (directory / RECIPE).read_text(encoding="utf-8")
         return RunInProgress(assembly, recorder, directory, watcher, text).finish(resumed=recorded is not None)
-    text = resolved_text(assembly.recipe, width_remarks(assembly.recipe.method, assembly.server))
+    try:
+        text = resolved_text(assembly.recipe, width_remarks(assembly.recipe.method, assembly.server))
+    except TypeError:  # a part that no file can hold, such as a function
+        if directory is not None:
+            raise
+        text = ""
     if directory is None:
         return RunInProgress(assembly, Recorder(), None, watcher, text).finish(resumed=False)
     with locked(directory):

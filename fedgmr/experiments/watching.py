@@ -3,6 +3,7 @@
 Early stopping by the recipe is one of them. Read next: `reporting/watcher.py`, what they are told; `progress.py`.
 """
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from fedgmr.settings.refusals import SettingError, show_value
 from fedgmr.tasks.metrics import Metric
 from fedgmr.training.evaluation.stopping import EarlyStopping
 
+_TOLD = {"after_tick": "state", "after_evaluation": "row", "at_end": "run"}  # methods, and what they are given
 STOP_KEY = "evaluation.stop"
 Watchers = Watcher | Sequence[Watcher] | None
 
@@ -104,4 +106,12 @@ def as_watchers(watcher: Any) -> list[Watcher]:
             raise SettingError(
                 f"watcher is {show_value(one)}: give an object of a subclass of fedgmr.Watcher, or a list of them."
             )
+        for method, argument in _TOLD.items():
+            try:
+                inspect.signature(getattr(one, method)).bind(None)
+            except TypeError as error:
+                raise SettingError(
+                    f"{type(one).__name__}.{method} cannot be called with one value ({error}): write {method}(self, "
+                    f"{argument})."
+                ) from None
     return given

@@ -16,6 +16,7 @@ from fedgmr.exchange import Shipment
 from fedgmr.fleets.multicast import Transmission, plan_transmissions
 from fedgmr.fleets.sizes import Sizes
 from fedgmr.seeding import generator
+from fedgmr.settings.build import settle
 
 MIB = 2**20
 
@@ -39,6 +40,7 @@ class Link:
             rate = getattr(self, name)
             if not isinstance(rate, int | float) or not rate > 0:
                 raise ValueError(f"{name} is {rate!r}: give a rate above 0, in MiB/s.")
+        settle(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.simulated import Absence
+from fedgmr.settings.build import settle
 
 CLASSES = (
     Link(down=20.0, up=5.0, density=1.0),
@@ -62,6 +63,7 @@ class FleetSettings:
     absences: tuple[Absence, ...] = field(default=(), metadata={"help": "when clients take no new task"})
 
     def __post_init__(self) -> None:
+        settle(self)
         if self.links is not None and not self.links:
             raise ValueError("links is []: give at least one client.")
         if (self.links is not None) != (self.name == "custom"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.rules import ServerRules
+from fedgmr.settings.build import settle
 from fedgmr.settings.schema import brief
 from fedgmr.submodels.levels import Ladder
 from fedgmr.submodels.threshold import Threshold
@@ -30,6 +31,7 @@ class Method(ServerRules):
     ims: bool = field(default=False, metadata={"help": "send each increment once for all clients dispatched together"})
 
     def __post_init__(self) -> None:
+        settle(self)
         super().__post_init__()
         if isinstance(self.local, WidthSGD | OrderedDropout) and not self.by_width:
             raise ValueError(

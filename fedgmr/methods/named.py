@@ -21,7 +21,7 @@ from fedgmr.server.coordination import SemiAsynchronous
 from fedgmr.server.restoration import Saturation
 from fedgmr.server.staleness import Polynomial
 from fedgmr.settings.build import build, imported
-from fedgmr.settings.refusals import SettingError, suggestion
+from fedgmr.settings.refusals import SettingError, show_value, suggestion
 
 # By name: the method, and a line about it.
 BUILT_IN: Mapping[str, tuple[Method, str]] = {
@@ -56,6 +56,8 @@ def named_method(name: str, *overrides: Mapping[str, Any], path: str = "method")
         *overrides: fields as in a recipe's section `method`.
         path: the section the overrides come from, for messages.
     """
+    if not isinstance(name, str):
+        raise SettingError(f"name is {show_value(name)}: give the name of a method, see `fedgmr list`.")
     base, *plug_ins = name.split("+")
     method = _base_method(base)
     for plug_in in plug_ins:

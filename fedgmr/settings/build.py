@@ -7,7 +7,9 @@ in ``schema.py`` leads back. Nothing here knows what the settings are about. Rea
 import importlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, is_dataclass
+from dataclasses import MISSING, is_dataclass, replace
+from functools import cache
+from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from fedgmr.settings.refusals import Place, SettingError, say_in_one_line, show_value, suggestion
@@ -24,7 +26,7 @@ def build(kind: type[T], data: Mapping[str, Any] | T, *, path: str = "", base: T
 
     Args:
         kind: the dataclass to make, frozen and keyword-only.
-        data: a mapping of its keys, or an instance, which is taken as it is.
+        data: a mapping of its keys, or an instance, whose fields are checked as those of a mapping.
         path: the dotted path of this data in the whole settings, for messages.
         base: an instance whose values stand in for the keys that data leaves out, at every depth.
 
@@ -33,7 +35,7 @@ def build(kind: type[T], data: Mapping[str, Any] | T, *, path: str = "", base: T
     """
     here = Place(path)
     if isinstance(data, kind):
-        return data
+        return _checked(data, here)
     if not isinstance(data, Mapping):
         raise here.refusal(data, Slot(simple=(), kinds=(kind,)).wanted())
     keys = keys_of(kind)
@@ -56,6 +58,47 @@ def build(kind: type[T], data: Mapping[str, Any] | T, *, path: str = "", base: T
         raise
     except ValueError as error:
         raise SettingError(f"{path}: {say_in_one_line(error)}" if path else say_in_one_line(error)) from error
+
+
+def settle(value: Any) -> None:
+    """Check the fields of a new dataclass instance, and give them the form that plain data gets; for `__post_init__`.
+
+    Raises:
+        SettingError: a value does not fit; the sentence begins with the name of its field.
+    """
+    for name, fitted in _fitted(value, Place()).items():
+        object.__setattr__(value, name, fitted)
+
+
+def _checked(value: T, here: Place) -> T:
+    """An instance that was made in Python, as plain data would have made it."""
+    changed = _fitted(value, here)
+    try:
+        return replace(value, **changed) if changed else value  # type: ignore[type-var]
+    except ValueError as error:
+        raise SettingError(f"{here}: {say_in_one_line(error)}" if here else say_in_one_line(error)) from error
+
+
+def _fitted(value: Any, here: Place) -> dict[str, Any]:
+    """The fields of an instance that plain data would give another form."""
+    keys = _keys_of(type(value))  # type: ignore[arg-type] # a class can be hashed
+    fitted = {name: _convert(slot, getattr(value, name), here.below(name), None) for name, slot in keys}
+    return {name: entry for name, entry in fitted.items() if not _same(entry, getattr(value, name))}
+
+
+def _same(fitted: Any, given: Any) -> bool:
+    """Whether a value is what plain data gives; 3 is as good as 3.0, a number of NumPy's is not."""
+    if isinstance(fitted, tuple) and isinstance(given, tuple):
+        return len(fitted) == len(given) and all(map(_same, fitted, given))
+    return fitted is given or (type(given) in (int, float, str, dict) and fitted == given)
+
+
+@cache
+def _keys_of(cls: type[Any]) -> tuple[tuple[str, Slot], ...]:
+    try:
+        return tuple(keys_of(cls).items())
+    except (TypeError, NameError):  # a user's own component may have fields that no file can hold
+        return ()
 
 
 def imported(name: str, path: str) -> Any:
@@ -97,7 +140,7 @@ def _convert_dataclass(slot: Slot, value: Any, here: Place, base: Any) -> Any:
     if is_value(value):
         # A component admits a user's class by import path, hence also an instance of one.
         if slot.component or isinstance(value, slot.kinds):
-            return value
+            return _checked(value, here)
         raise here.refusal(value, slot.wanted())
     if isinstance(value, str):
         cls = _class_of_kind(slot, value, here, base)
@@ -156,8 +199,10 @@ def _convert_simple(slot: Slot, member: Any, value: Any, here: Place, base: Any)
 
 
 def _convert_number(slot: Slot, member: type[Any], value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    if isinstance(value, bool) or not isinstance(value, (Real, str)):
         return _MISMATCH
+    if not isinstance(value, (int, float, str)):  # NumPy's numbers
+        value = int(value) if isinstance(value, Integral) else float(value)
     try:
         if isinstance(value, str):  # YAML 1.1 reads 1e-3 and 1e6 as text; other text is no whole number
             value = float(value) if member is float or "e" in value.lower() else math.nan

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from fedgmr.settings.build import settle
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 
 
@@ -60,6 +61,9 @@ class TrainingSettings:
     optimizer: Optimizer = field(default=SGD(), metadata={"kinds": (SGD, Adam), "help": "how gradients become steps"})
     batch_size: int = field(default=20, metadata={"at_least": 1})
     steps: int = field(default=5, metadata={"at_least": 1, "help": "mini-batches per task"})
+
+    def __post_init__(self) -> None:
+        settle(self)
 
     def rate(self, tick: float) -> float:
         """The learning rate at a tick."""
