@@ -15,6 +15,7 @@ from fedgmr.fleets.measurement import LinkEstimate, Meter, Prior
 from fedgmr.fleets.network import MIB
 from fedgmr.fleets.sizes import WireSizes
 from fedgmr.recipe import recipe_from
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.levels import LevelMap
 
@@ -141,14 +142,14 @@ def test_a_simulated_fleet_is_measured_to_its_classes(fleet: str) -> None:
     assert run.server.updates[5] > 10, "everybody's round fits the period"
 
 
-class _Interrupting:
+class _Interrupting(Watcher):
     """A watcher that ends a run."""
 
     def __init__(self, tick: int) -> None:
         self.tick = tick
 
-    def update(self, *, tick: int, **_: Any) -> None:
-        if tick == self.tick:
+    def after_tick(self, state: Any) -> None:
+        if state["tick"] == self.tick:
             raise KeyboardInterrupt
 
 
