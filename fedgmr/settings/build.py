@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, is_dataclass, replace
 from functools import cache
 from numbers import Integral, Real
+from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from fedgmr.settings.refusals import Place, SettingError, say_in_one_line, show_value, suggestion
@@ -82,8 +83,17 @@ def _checked(value: T, here: Place) -> T:
 def _fitted(value: Any, here: Place) -> dict[str, Any]:
     """The fields of an instance that plain data would give another form."""
     keys = _keys_of(type(value))  # type: ignore[arg-type] # a class can be hashed
-    fitted = {name: _convert(slot, getattr(value, name), here.below(name), None) for name, slot in keys}
-    return {name: entry for name, entry in fitted.items() if not _same(entry, getattr(value, name))}
+    fields = {name: (slot, getattr(value, name)) for name, slot in keys}
+    fitted = {
+        name: given if slot.component and _own_object(given) else _convert(slot, given, here.below(name), None)
+        for name, (slot, given) in fields.items()
+    }
+    return {name: entry for name, entry in fitted.items() if not _same(entry, fields[name][1])}
+
+
+def _own_object(given: Any) -> bool:
+    """Whether this may be a component that is no dataclass, which no file can hold but Python can use."""
+    return not (is_value(given) or isinstance(given, (type, str, Real, Mapping, Sequence, NoneType)))
 
 
 def _same(fitted: Any, given: Any) -> bool:
