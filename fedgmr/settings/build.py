@@ -83,7 +83,7 @@ def _checked(value: T, here: Place) -> T:
 def _fitted(value: Any, here: Place) -> dict[str, Any]:
     """The fields of an instance that plain data would give another form."""
     keys = _keys_of(type(value))  # type: ignore[arg-type] # a class can be hashed
-    fields = {name: (slot, getattr(value, name)) for name, slot in keys}
+    fields = {name: (slot, getattr(value, name)) for name, slot in keys if getattr(value, name) is not slot.default}
     fitted = {
         name: given if slot.component and _own_object(given) else _convert(slot, given, here.below(name), None)
         for name, (slot, given) in fields.items()
