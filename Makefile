@@ -39,7 +39,7 @@ EXTRA_TESTS := tests/experiments/test_onnx.py tests/trackers/test_packages.py
 
 help: ## List targets and variables
 	@echo "Targets:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
 	@echo "Variables:"
 	@sed -n 's/^#: /  /p' Makefile
 

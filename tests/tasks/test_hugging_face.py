@@ -1,5 +1,8 @@
 """Real tables and partitioners, where the packages `datasets` and `flwr-datasets` are installed."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -38,3 +41,10 @@ def test_partitioners_deal() -> None:
         classes = [set(made.train.targets[made.users == part].tolist()) for part in range(3)]
         assert sorted(map(len, classes)) == [1, 1, 1]
         assert len(made.train) == 60
+
+
+def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "hugging_face.py"), run_name="__main__")
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert float(first.split()[1]) < 0.6 < 0.9 < float(last.split()[1])
