@@ -37,21 +37,21 @@ def add_verbs(verbs: Any) -> None:
     demo = verbs.add_parser(
         "demo",
         help=HELP["demo"],
-        description="Compare four methods on the quickstart, in runs/demo; settings key=value change it.",
+        description="Compare four methods on the quickstart, in runs/demo; settings and options change it.",
     )
     demo.add_argument("recipe", nargs="*", metavar="key=value", help="settings of the quickstart, and output=DIR")
-    demo.set_defaults(call=_demo, methods=_METHODS, seeds=1, jobs=1, target=None)
-
+    demo.set_defaults(call=_demo)
     compare = verbs.add_parser("compare", help=HELP["compare"])
     RecipeWords.add_to(compare)
-    compare.add_argument("--methods", default=_METHODS, help="names with commas, or all")
-    compare.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
-    compare.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
-    compare.add_argument("--target", type=float, help="value of the metric (accuracy: 0..1), for time and bytes to it")
-    compare.add_argument(
-        "--clients", action="store_true", help="add the 10th percentile, the worst client and Jain's index"
-    )
     compare.set_defaults(call=_compare)
+    for verb in (demo, compare):
+        verb.add_argument("--methods", default=_METHODS, help="names with commas, or all")
+        verb.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
+        verb.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
+        verb.add_argument("--target", type=float, help="value of the metric (accuracy: 0..1), for time and bytes to it")
+        verb.add_argument(
+            "--clients", action="store_true", help="add the 10th percentile, the worst client and Jain's index"
+        )
 
     sweep = verbs.add_parser(
         "sweep",

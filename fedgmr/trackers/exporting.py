@@ -25,7 +25,7 @@ class Export:
 
     def __init__(self, run: RunFiles, tracker: Tracker, *, clients: bool) -> None:
         self.run, self.tracker, self.clients = run, tracker, clients
-        self.sent: list[dict[str, Any]] = []  # the rows that the tracker has, without the host's clock
+        self.sent: list[Mapping[str, Any]] = []  # the rows that the tracker has
         self.ended = False
         tracker.begin(run)
 
@@ -35,7 +35,7 @@ class Export:
         rows = self.run.rows()
         if not (everything or self.tracker.takes_back or summary):
             rows = rows[: self.run.final_rows()]
-        same = _common(self.sent, rows)
+        same = _common(self.sent, rows, but="" if self.tracker.takes_back else HOST_CLOCK)
         if same < len(self.sent) and same == len(rows) and not summary and not everything:
             return False  # dropped by a resume, which writes them again
         changed = same < max(len(self.sent), len(rows))
@@ -43,7 +43,7 @@ class Export:
             self._take_back(same)
         if same < len(rows):
             self.tracker.add(self.run, same, numbers(rows[same:], clients=self.clients))
-            self.sent += [_lasting(row) for row in rows[same:]]
+            self.sent += rows[same:]
         if summary and not self.ended:
             self.tracker.end(self.run, summary)
             self.ended = changed = True
@@ -121,11 +121,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _lasting(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != HOST_CLOCK}
-
-
-def _common(sent: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> int:
-    """The number of first rows that are the same."""
-    pairs = zip(sent, rows, strict=False)
-    return next((place for place, (old, new) in enumerate(pairs) if old != _lasting(new)), min(len(sent), len(rows)))
+def _common(sent: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]], *, but: str) -> int:
+    """The number of first rows that are the same in all fields but one."""
+    for place, (old, new) in enumerate(zip(sent, rows, strict=False)):
+        if {**old, but: None} != {**new, but: None}:
+            return place
+    return min(len(sent), len(rows))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgmr.cli.main import main
+from fedgmr.cli.main import main, make_parser
 from fedgmr.experiments import diagnosis
 from fedgmr.version import __version__
 
@@ -47,6 +47,7 @@ def test_demo_is_the_comparison_of_the_quickstart(
     monkeypatch.setattr("fedgmr.cli.sweeps._compare", given.append)
     assert main(["demo", "seconds=300", "output=elsewhere"]) == 0
     assert given[0].recipe == ["quickstart", "output=runs/demo", "seconds=300", "output=elsewhere"]  # the last counts
+    assert vars(given[0]).keys() == vars(make_parser().parse_args(["compare"])).keys(), "whatever a comparison asks for"
     assert given[0].methods == "fedgmr,fedgmr_without_restoration,fedavg,fedasync"
     assert main(["demo", "paper/cifar10"]) == 2
     assert "demo runs the quickstart" in capsys.readouterr().err
