@@ -5,6 +5,7 @@ trains from these directly, the Flower fleet encodes them (`fedgmr.wire`). An up
 level order.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -56,6 +57,8 @@ class Report:
     def metric_sum(self) -> float:
         """The metric times the samples; dividing it gives the very metric back where that is a share of samples."""
         total = self.metric * self.samples
+        if not math.isfinite(total):
+            return total
         return float(round(total)) if round(total) / self.samples == self.metric else total
 
 

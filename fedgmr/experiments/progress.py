@@ -263,7 +263,7 @@ class RunInProgress:
         }
         on_test = recipe.evaluation.validation == "test"
         validation = self.assembly.evaluator.validation
-        best = best_view(scores, metric, 0 if validation is None else len(validation))
+        best = best_view(scores, metric, 0 if validation is None else len(validation), rows)
         return {
             "schema_version": 1,
             "status": status,

@@ -120,19 +120,27 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: statistics.fmean(values) for name, values in scores.items()}
 
 
-def best_view(scores: Mapping[str, float], metric: Metric, samples: int) -> str:
+def best_view(scores: Mapping[str, float], metric: Metric, samples: int, rows: Sequence[Mapping[str, Any]] = ()) -> str:
     """The best view by validation on so many samples; the merged one where nothing was compared.
 
-    Another than the merged one must be better by more than a standard error of the difference of two shares (0 for
-    metrics that are no shares): with few samples the best of six would be best by luck.
+    Another than the merged one must be better by more than a standard error of the difference of two shares, or for
+    metrics that are no shares of the differences in the last `rows`: with few samples the best of six would be best by
+    luck.
     """
     if MERGED not in scores:
         return MERGED
     better = {name: metric.score(score - scores[MERGED]) for name, score in scores.items()}
     best = max(better, key=lambda name: better[name] if math.isfinite(better[name]) else -math.inf)
     both = (scores[best], scores[MERGED])
-    error = math.sqrt(sum(share * (1 - share) for share in both) / samples) if metric.unit == "%" else 0.0
+    error = math.sqrt(sum(share * (1 - share) for share in both) / samples) if metric.share else _error(rows, best)
     return best if better[best] > error else MERGED
+
+
+def _error(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    """The standard error of a view's mean difference from the merged one over the last ten evaluations."""
+    pairs = [(row.get("validation"), row.get("views", {}).get(name, {}).get("validation")) for row in rows[-_LAST:]]
+    differences = [view - merged for merged, view in pairs if merged is not None and view is not None]
+    return statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

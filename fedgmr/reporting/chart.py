@@ -21,6 +21,7 @@ DASHES: tuple[Dashes, ...] = tuple(
 )
 INK, FAINT = "#222222", "#D9D9D9"
 _DOTS_PER_INCH = 150
+_LARGE = 10.0  # times the smallest value: then a linear axis shows little of what comes later
 _WIDTH = 6.4  # inches; wider would leave the text too small on a phone
 _DOWN, _UP = "#0072B2", "#E69F00"
 
@@ -76,6 +77,18 @@ class Chart:
         # Below the axis label: above, long method names push the axes under the title and the two would meet.
         self.axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize=10)
 
+    def fit(self, *lines: NDArray[np.float64]) -> None:
+        """Let the vertical axis be logarithmic where positive values become much smaller, as errors do."""
+        from matplotlib.ticker import LogLocator
+
+        values = np.concatenate(lines)
+        known = values[np.isfinite(values)]
+        if known.size and known.min() > 0 and known.max() >= _LARGE * known.min():
+            self.axes.set(yscale="log", ylim=(known.min() / 1.2, 1.2 * known.max()))
+            self.axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            self.axes.yaxis.set_major_formatter("{x:g}")
+            self.axes.minorticks_off()
+
     def name_line(self, height: float, text: str, colour: str, dashes: Dashes) -> None:
         """Note the name of a line that ends at `height`; `place_names` writes it."""
         self._names.append((height, text, colour, dashes))
@@ -87,10 +100,13 @@ class Chart:
         axes = self.axes
         axes.grid(axis="y", color=FAINT, linewidth=0.6)
         axes.set_axisbelow(True)
-        bottom, top = axes.get_ylim()
+        logarithmic = axes.get_yscale() == "log"
+        apart = _logarithm if logarithmic else float
+        bottom, top = map(apart, axes.get_ylim())
         gap = (top - bottom) * 0.19 / (self.figure.get_figheight() - 1.05)  # one text line, in units of the axis
         ordered = sorted(self._names)
-        heights = _spread_apart([max(bottom, height) for height, *_ in ordered], gap, top)
+        lowest = [max(bottom, apart(height)) for height, *_ in ordered]
+        heights = [10**height if logarithmic else height for height in _spread_apart(lowest, gap, top)]
         place = axes.get_yaxis_transform()
         for height, (_, text, colour, dashes) in zip(heights, ordered, strict=True):
             sample = Line2D((1.015, 1.065), (height, height), color=colour, linestyle=dashes, linewidth=2.2)
@@ -115,6 +131,10 @@ class Chart:
         self.axes.set_xlim(0.0, end if end > 0 else 1.0)
         if end >= 1000:
             self.axes.xaxis.set_major_formatter("{x:,.0f}")
+
+
+def _logarithm(height: float) -> float:
+    return math.log10(height) if height > 0 else -math.inf
 
 
 def _spread_apart(values: Sequence[float], gap: float, top: float) -> list[float]:

@@ -34,6 +34,8 @@ def accuracy_figure(
         axes.axhline(factor * target, color=INK, linewidth=0.8, dashes=(2, 3), zorder=0)
         chart.name_line(factor * target, f"target {reading.target_text(target)}", INK, (0, (2, 3)))
     axes.set(ylabel=reading.label, ylim=(max(0.0, axes.get_ylim()[0]) if reading.share else None, None))
+    if not reading.share:
+        chart.fit(*(curve.mean for curve in curves.values()), np.array([] if target is None else [target]))
     chart.time_axis(max(float(curve.seconds[-1]) for curve in curves.values()), clock)
     chart.place_names()
     return chart
@@ -56,6 +58,8 @@ def clients_figure(run: Run) -> Chart:
         told = f"{text} {reading.brief(float(values[-1]) / reading.factor)}"
         chart.name_line(float(values[-1]), told, COLOURS[index], DASHES[index])
     chart.axes.set(ylabel=reading.label)
+    if not reading.share:
+        chart.fit(low, worst)
     chart.time_axis(float(history.seconds[-1]), run.clock)
     chart.place_names()
     return chart

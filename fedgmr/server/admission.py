@@ -88,7 +88,8 @@ class ReportRange:
 
     def holds(self, report: Report, samples: float) -> bool:
         """Whether a client with so many samples can have made this report."""
-        return self.lowest <= report.metric <= self.highest and 1 <= report.samples <= self.most(samples)
+        possible = math.isfinite(report.metric) and self.lowest <= report.metric <= self.highest
+        return possible and 1 <= report.samples <= self.most(samples)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

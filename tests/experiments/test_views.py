@@ -80,6 +80,10 @@ def test_the_best_view_is_better_by_more_than_a_standard_error() -> None:
     assert best_view(scores, ACCURACY, 12) == "padded"
     error = Metric(measure=top1, name="error", unit="points", higher_is_better=False)
     assert best_view(scores, error, 12) == "level 0.5"
+    # Differences of 0 and -0.2 in turn: -0.1 in the mean, with a standard error of 0.1 x sqrt(10 / 9) / sqrt(10).
+    uneven = [{"validation": 0.5, "views": {"padded": {"validation": value}}} for value in (0.5, 0.3) * 5]
+    assert best_view({"merged": 0.5, "padded": 0.4}, error, 12, uneven) == "padded"
+    assert best_view({"merged": 0.5, "padded": 0.467}, error, 12, uneven) == "merged", "0.033 is less than 0.0333"
     assert best_view({}, ACCURACY, 12) == best_view({"merged": 0.1, "padded": math.nan}, ACCURACY, 12) == "merged"
 
 

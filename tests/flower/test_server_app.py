@@ -1,5 +1,6 @@
 """The server's app from its configuration to a run directory, and again from a checkpoint."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.flower.server.server_app import run
 from fedgmr.recipe import recipe_from
+from fedgmr.reporting.display import Display
 from fedgmr.reporting.records import read_run
 from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError
@@ -84,6 +86,20 @@ def test_a_run_from_its_configuration(recipe: Path, tmp_path: Path) -> None:
     assert events.count("tick") == 7
     assert events.count("accepted") == 18
     assert clock.problems == []
+
+
+def test_a_deployed_run_is_measured_by_an_error(recipe: Path, tmp_path: Path) -> None:
+    """Clients report their errors, of which less is better; the display of another process follows them."""
+    words = "task=e2e.tiny:numbers evaluation.validation=clients training.learning_rate=0.01"
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": words}
+    clock = VirtualClock()
+    directory, result = run(grid(tmp_path, clock), RUN, config, clock)
+    assert (result.summary["metric"], result.summary["refused"]) == ("MAE", {}), "every report was believed"
+    assert result.history["MAE"][-1] < result.history["MAE"][0]
+    stream = io.StringIO()
+    with Display(stream=stream) as display:
+        display.begin("", "A", 65.0).follow(directory)
+    assert f"MAE {result.final_accuracy:.3f} kWh" in stream.getvalue()
 
 
 def test_a_deployed_run_ends_early_as_its_recipe_says(recipe: Path, tmp_path: Path) -> None:

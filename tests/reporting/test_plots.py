@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedgmr.reading import Reading
 from fedgmr.reporting import plots
 from fedgmr.reporting.chart import DASHES, Chart
 from fedgmr.reporting.records import Curve, read_run
@@ -104,6 +105,20 @@ def test_accuracy_is_drawn_in_percent_with_band_target_and_labels() -> None:
     words = {text.get_text() for text in axes.texts}
     assert words == {"A 80.0 %", "B 70.0 %", "target 75.0 %"}
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("virtual time (s)", "accuracy (%)")
+
+
+def test_an_error_is_drawn_in_its_unit_and_over_decades() -> None:
+    time, error = np.array([0.0, 1000.0]), Reading(name="MAE", unit="kWh", higher_is_better=False)
+    curves = {name: Curve(seconds=time, mean=np.array([16.0, last])) for name, last in (("A", 0.9), ("B", 0.91))}
+    axes = plots.accuracy_figure(curves, target=0.8, reading=error).axes
+    assert axes.lines[0].get_ydata() == pytest.approx([16, 0.9])
+    assert (axes.get_title(loc="left"), axes.get_ylabel()) == ("MAE over virtual time", "MAE (kWh)")
+    assert {text.get_text() for text in axes.texts} == {"A 0.90 kWh", "B 0.91 kWh", "target 0.8 kWh"}
+    assert (axes.get_yscale(), axes.get_ylim()) == ("log", pytest.approx((0.8 / 1.2, 1.2 * 16)))
+    target, first, second = sorted(text.get_position()[1] for text in axes.texts)
+    assert second / first == pytest.approx(first / target), "moved apart by the same factor"
+    level = {"A": Curve(seconds=time, mean=np.array([16.0, 9.0]))}
+    assert plots.accuracy_figure(level, reading=error).axes.get_yscale() == "linear"
 
 
 def test_methods_with_the_same_fixed_density_share_a_striped_line() -> None:

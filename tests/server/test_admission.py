@@ -234,6 +234,9 @@ def test_reports_are_what_a_client_can_have_measured(metric: float, samples: int
 def test_the_scores_of_a_metric() -> None:
     assert Metric(measure=top1).scores == (0.0, 1.0)
     assert Metric(measure=top1, higher_is_better=False).scores == (-1.0, 0.0)
+    unbounded, endless = ReportRange(highest=0.0), Report(metric=-math.inf, samples=2)
+    assert [unbounded.holds(Report(metric=-1e9, samples=2), 10.0), unbounded.holds(endless, 10.0)] == [True, False]
+    assert endless.metric_sum == -math.inf
     assert Metric(measure=top1, unit="nats").scores == (-math.inf, math.inf)
 
 
