@@ -1,8 +1,8 @@
 """A run with more seconds: its files made those of the beginning of a longer run, which a resume then finishes.
 
 The result is that of an uninterrupted longer run, bit for bit, because nothing before the end of a run depends on its
-time budget, except what is refused here and the views that the last evaluations test. The steps are in an order in
-which the run can be resumed after any of them. Read next: `run.py`, `seal.py`.
+time budget, except what is refused here and what the last evaluations test beside the model. The steps are in an
+order in which the run can be resumed after any of them. Read next: `run.py`, `seal.py`.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any
 from fedgmr.experiments.checkpoint import checkpoints_of, read_checkpoint, write_checkpoint
 from fedgmr.experiments.rundir import resolved_text
 from fedgmr.experiments.seal import check_checkpoint, read_sealed_run, recipe_digest
-from fedgmr.experiments.views import without_early_views
+from fedgmr.experiments.views import without_early_tests
 from fedgmr.files import METRICS, MODEL, RECIPE, SUMMARY, UPDATES, VIEWS, write_atomic
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.recorder import digest_rows
@@ -36,7 +36,7 @@ def prolong(directory: Path, recipe: Recipe, seconds: float) -> Recipe:
     longer = replace(recipe, seconds=float(seconds))
     valid = _valid_checkpoints(directory)
     recorded = max((state["recorded"] for _, state in valid), default=0)
-    rows = [without_early_views(row, number, longer) for number, row in enumerate(run.history[:recorded])]
+    rows = [without_early_tests(row, number, longer) for number, row in enumerate(run.history[:recorded])]
     for file, _ in valid:  # fit both recipes until they are sealed again
         _seal(file, {})
     for name in (SUMMARY, MODEL, VIEWS):

@@ -54,21 +54,18 @@ def _among_last(recipe: Recipe, seconds: float) -> bool:
     return seconds > recipe.seconds - _LAST * recipe.evaluation.every_seconds
 
 
-def without_early_views(row: Mapping[str, Any], number: int, recipe: Recipe) -> dict[str, Any]:
-    """Row `number` of a shorter run as this recipe's run has it: without the views that it does not test there yet."""
-    settings, row = recipe.evaluation, dict(row)
-    if settings.clients and number % settings.clients and row["seconds"] < recipe.seconds:
-        row.pop("clients", None)  # which are measured at the end
-    kept = {name: value for name, value in row.items() if name != "views"}
-    if _among_last(recipe, row["seconds"]):
-        return row
-    every = {PADDED: settings.padded_every}
-    views = {
-        name: view
-        for name, view in row.get("views", {}).items()
-        if number % every.get(name, settings.levels_every) == 0
-    }
-    return kept | ({"views": views} if views else {})
+def without_early_tests(row: Mapping[str, Any], number: int, recipe: Recipe) -> dict[str, Any]:
+    """Row `number` of a shorter run as this recipe's run has it: without the tests that are not due there yet."""
+    settings, seconds = recipe.evaluation, row["seconds"]
+    kept = dict(row)
+    if not _among_last(recipe, seconds) and "views" in row:
+        every = {PADDED: settings.padded_every}
+        kept["views"] = {
+            name: view for name, view in row["views"].items() if number % every.get(name, settings.levels_every) == 0
+        }
+    if seconds < recipe.seconds and settings.clients and number % settings.clients:
+        kept.pop("clients", None)
+    return {name: value for name, value in kept.items() if name != "views" or value}
 
 
 def views_per_evaluation(recipe: Recipe) -> float:

@@ -38,6 +38,11 @@ def longer_than(seconds: float, data: dict[str, Any]) -> dict[str, Any]:
 CASES = {
     # A row every tick or so, so that the last ten of the short run test more views than the long one does there.
     "fedgmr": recipe("dropped", evaluation={"every_seconds": 10.0, "padded_every": 3, "levels_every": 7}),
+    # The last tick of the short run is at its end, so a checkpoint knows of its last row.
+    "exact": recipe(
+        method={"name": "fedgmr", "coordination": {"period": 20.0}},
+        evaluation={"every_seconds": 20.0, "levels_every": 4, "clients": 4},
+    ),
     "fedasync": RECIPES["fedasync"],
     "cohort": RECIPES["cohort"],
     "heterofl": recipe("normed", "heterofl"),
@@ -55,6 +60,10 @@ def test_a_prolonged_run_is_the_longer_one(name: str, every: int, tmp_path: Path
     assert left(tmp_path / "run") == left(tmp_path / "long")
     assert verify_run(tmp_path / "run") == verify_run(tmp_path / "long")
     assert prolonged.history[-1]["seconds"] == prolonged.recipe.seconds == 450.0
+    if name == "exact":
+        assert short["rows"][-1]["seconds"] == 300.0
+        assert "clients" in short["rows"][-1]
+        assert "clients" not in left(tmp_path / "long")["rows"][len(short["rows"]) - 1]
     if name == "fedgmr":
         rows = left(tmp_path / "long")["rows"]
         assert short["rows"][-3]["views"].keys() > rows[len(short["rows"]) - 3].get("views", {}).keys()
