@@ -106,7 +106,11 @@ def _perform(plan: TablePlan, stores: Sequence[Path], given: argparse.Namespace)
 
 
 def _results(given: argparse.Namespace) -> None:
-    text, output = results_document(Path(given.directory)), Path(given.output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(output, text)
-    print(f"Results: {output}")
+    output = Path(given.output)
+    folder = output.with_suffix("")
+    document = results_document(Path(given.directory), folder.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, draw in document.figures.items():
+        write_atomic(folder / name, draw().image())
+    write_atomic(output, document.text)
+    print(f"Results: {output}, with {len(document.figures)} figures in {folder}")

@@ -26,10 +26,10 @@ def evaluations_around(run: Run, t_star: float, each_side: int = WINDOW, kind: K
     Where fewer than `each_side` lie on a side, as in a short run, fewer are taken on both; the last one if there is
     none. Of a view that is tested seldom, those that there are.
     """
-    accuracies = _accuracies(run, kind)
+    values = accuracies(run, kind)
     middle = int(np.searchsorted(run.history.seconds, t_star, side="right"))
     count = min(each_side, middle, len(run.history.seconds) - middle)
-    window = accuracies[middle - count : middle + count] if count else accuracies[-1:]
+    window = values[middle - count : middle + count] if count else values[-1:]
     return window if kind == "merged" else window[~np.isnan(window)]
 
 
@@ -58,7 +58,8 @@ def best_views(runs: Sequence[Run]) -> str:
     return ", ".join(dict.fromkeys(str(name) for name in names if name is not None))
 
 
-def _accuracies(run: Run, kind: Kind) -> NDArray[np.float64]:
+def accuracies(run: Run, kind: Kind) -> NDArray[np.float64]:
+    """Accuracies (0..1) of all evaluations; NaN where the kind is not tested."""
     if kind == "merged":
         return run.history.accuracy
     if "views" not in run.summary:  # of a release that tested the merged model alone

@@ -15,7 +15,7 @@ from typing import Any
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.experiments.seal import read_sealed_run
 from fedgmr.experiments.sweep.keys import changes_results
-from fedgmr.paper.accuracy import accuracy_at_t_star, best_views
+from fedgmr.paper.accuracy import Kind, accuracy_at_t_star, best_views
 from fedgmr.paper.grid import HETEROGENEITIES, TASKS, Setting, own_partition, recipe_for
 from fedgmr.paper.numbers import ACCURACY_TABLES, Paper
 from fedgmr.paper.protocols import PROTOCOLS
@@ -117,13 +117,19 @@ class ResultRow:
         return sorted(rows, key=lambda row: -row.ordered_by.mean)
 
     @property
-    def ordered_by(self) -> Measure:
-        """The number that rows are ordered by: of the best view by validation, else of the merged model.
+    def order_kind(self) -> Kind:
+        """What rows are ordered by: the best view by validation, else the merged model.
 
-        Where a run decides on the test set, it is the one that is compared with the paper's.
+        Where a run decides on the test set, it is what is compared with the paper's.
         """
-        on_test = any(entry.run.summary.get("decides_on_test") for entry in self.runs)
-        return self.compared if on_test else self.cell.best or self._merged
+        if any(entry.run.summary.get("decides_on_test") for entry in self.runs):
+            return "larger" if self.cell.larger else "merged"
+        return "best" if self.cell.best else "merged"
+
+    @property
+    def ordered_by(self) -> Measure:
+        """The number that rows are ordered by."""
+        return {"larger": self.cell.larger, "best": self.cell.best}.get(self.order_kind) or self._merged
 
     @property
     def compared(self) -> Measure:

@@ -1,41 +1,58 @@
 """The document of results: the kept runs below a directory beside the paper, by protocol and setting.
 
-It is made from recipe, metrics and summary of each run alone, and says where our ranking differs from the paper's.
-Reasons are a person's to write, in `notes.md` of the same directory, which is taken over word for word.
+It opens with a picture of all settings and methods (`overview.py` draws). It is made from recipe, metrics and summary
+of each run alone, and says where our ranking differs from the paper's. Reasons are a person's to write, in `notes.md`
+of the same directory, which is taken over word for word.
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from math import hypot
 from pathlib import Path
 
 from fedgmr.files import RECIPE
-from fedgmr.methods import PAPER
+from fedgmr.methods import PAPER, named_method
 from fedgmr.paper.accuracy import mean_relative_improvement
 from fedgmr.paper.grid import Setting
 from fedgmr.paper.kept_runs import KeptRun, ResultRow
 from fedgmr.paper.numbers import Paper
+from fedgmr.paper.overview import curves_figure, overview_figure
 from fedgmr.paper.protocols import PROTOCOLS
 from fedgmr.paper.tables import LARGER, STAND_IN_MARK, Block, Column, Measure, Table
+from fedgmr.reporting.chart import Chart
 from fedgmr.reporting.quantities import format_seconds, markdown_table
 from fedgmr.settings.refusals import SettingError
 
 NOTES = "notes.md"
+_COLUMNS = (*PAPER, "fedgmr_without_restoration")  # of the picture
 _HEADER = ("validation (%)", "seeds", "computed in", "device", "commit")
 _WRITER = Block(title="", cells={})  # writes numbers as tables do
 _ON_TEST = "Decisions are made on the test set and nothing is held out, so these accuracies are optimistic."
 _COMMIT_DIGITS = 10
 
 
-def results_document(directory: Path) -> str:
-    """The document in Markdown."""
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """The document in Markdown, and its figures by file name, drawn when called."""
+
+    text: str
+    figures: Mapping[str, Callable[[], Chart]]
+
+
+def results_document(directory: Path, folder: str = "results") -> Results:
+    """The document of the runs below a directory; its figures belong into `folder` beside it."""
     paper = Paper.read()
     finished, others = _read(directory, paper)
     if not finished and not others:
         raise SettingError(f"{str(directory)!r} holds no runs: give a directory with run directories below it.")
-    lines = [
-        "# Results",
+    figures: dict[str, Callable[[], Chart]] = {}
+    lines = ["# Results", "", *_first_page(finished, paper, folder, figures)]
+    lines += [
+        "",
+        "## How the numbers are made",
         "",
         "Made by `fedgmr results` from the runs kept with the project; not to be edited by hand. Accuracy at t* is the "
         "mean of the 10 evaluations before and the 10 after it, ± their standard deviation, in percent; over several "
@@ -44,19 +61,47 @@ def results_document(directory: Path) -> str:
         "holds out, of the best view over the last ten evaluations, or in runs without views of the final model; where "
         f"several patiences were run, the best by it is ranked. The {LARGER}, at each evaluation, is how the paper's "
         "numbers are made; where it is known, it is what is compared with them, and nothing else goes by it, "
-        "except the order of runs that decide on the test set.",
+        "except the order of runs that decide on the test set. A curve is of the number that its row is ordered by.",
         "",
         *_overview(finished),
     ]
     for protocol in PROTOCOLS:
-        lines += _chapter(protocol, [kept for kept in finished if kept.protocol == protocol], paper)
+        here = [kept for kept in finished if kept.protocol == protocol]
+        lines += _chapter(protocol, here, paper, folder, figures)
     if others:
         table = [[path.relative_to(directory).as_posix(), reason] for path, reason in others]
         lines += ["", "## Other runs", "", *markdown_table([["run", "why it is not above"], *table], words=2)]
     notes = directory / NOTES
     if notes.is_file():
         lines += ["", "## Notes", "", notes.read_text(encoding="utf-8").strip()]
-    return "\n".join(lines) + "\n"
+    return Results(text="\n".join(lines) + "\n", figures=figures)
+
+
+def _first_page(
+    finished: Sequence[KeptRun], paper: Paper, folder: str, figures: dict[str, Callable[[], Chart]]
+) -> list[str]:
+    """A picture for each protocol that has runs of full length; cells that nobody has run are empty."""
+    lines = ["White cells have not been run; they have the paper's number alone."]
+    for protocol, terms in PROTOCOLS.items():
+        full = [kept for kept in finished if kept.protocol == protocol and not kept.short]
+        if not full:
+            continue
+        chosen = {
+            (setting, row.variant): row.ordered_by
+            for setting in _settings(full, paper)
+            for row, _ in _choices(ResultRow.group([e for e in full if e.setting == setting], setting, paper))
+        }
+        cells = {
+            (setting, method): (chosen.get((setting, method)), paper.first_accuracy(setting, method))
+            for setting in paper.settings("baselines")
+            for method in _COLUMNS
+        }
+        name = f"overview-{protocol}.png"
+        figures[name] = partial(overview_figure, cells, {method: named_method(method).title for method in _COLUMNS})
+        done = sum(ours is not None for ours, _ in cells.values())
+        lines += ["", f"**Protocol {protocol}**: {terms.about}. {done} of {len(cells)} cells have been run."]
+        lines += ["", f"![All settings and methods, protocol {protocol}]({folder}/{name})"]
+    return lines
 
 
 def _read(directory: Path, paper: Paper) -> tuple[list[KeptRun], list[tuple[Path, str]]]:
@@ -91,7 +136,9 @@ def _overview(finished: Sequence[KeptRun]) -> list[str]:
     ]
 
 
-def _chapter(protocol: str, kept: Sequence[KeptRun], paper: Paper) -> list[str]:
+def _chapter(
+    protocol: str, kept: Sequence[KeptRun], paper: Paper, folder: str, figures: dict[str, Callable[[], Chart]]
+) -> list[str]:
     """The runs of one protocol, setting by setting; nothing where there are none."""
     if not kept:
         return []
@@ -102,6 +149,11 @@ def _chapter(protocol: str, kept: Sequence[KeptRun], paper: Paper) -> list[str]:
         for setting in _settings(alike, paper):
             here = [entry for entry in alike if entry.setting == setting]
             lines += ["", *_section(setting, here, paper, short=short)]
+            ranked = [row for row, _ in _choices(ResultRow.group(here, setting, paper))]
+            if not short and len(ranked) > 1:
+                name = f"{protocol}-{setting.task}-{setting.heterogeneity}-{setting.split}.png"
+                figures[name] = partial(curves_figure, ranked)
+                lines += ["", f"![Accuracy over time, {setting.long_title}]({folder}/{name})"]
     return lines
 
 

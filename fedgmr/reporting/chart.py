@@ -115,14 +115,18 @@ class Chart:
 
     def save(self, directory: str | Path, name: str) -> bytes:
         """Write `NAME.png` (150 dpi) and `NAME.pdf` into a directory; returns the PNG image, for embedding."""
-        # Without dates and program names the same run always gives the same files.
-        image = self._render("png", {"Software": None})
+        image = self.image()
         write_atomic(Path(directory) / f"{name}.png", image)
         pdf = self._render("pdf", {"CreationDate": None, "Creator": None, "Producer": None})
         write_atomic(Path(directory) / f"{name}.pdf", pdf)
         return image
 
+    def image(self) -> bytes:
+        """The PNG image (150 dpi)."""
+        return self._render("png", {"Software": None})
+
     def _render(self, kind: str, metadata: dict[str, None]) -> bytes:
+        # Without dates and program names the same run always gives the same files.
         buffer = io.BytesIO()
         self.figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
         return buffer.getvalue()

@@ -12,6 +12,8 @@ from fedgmr.reading import Reading
 from fedgmr.reporting.chart import COLOURS, DASHES, INK, Chart
 from fedgmr.reporting.records import Curve, Run
 
+_DOTS = 100
+
 
 def accuracy_figure(
     curves: Mapping[str, Curve], *, target: float | None = None, clock: str = "virtual", reading: Reading | None = None
@@ -21,12 +23,14 @@ def accuracy_figure(
     chart, factor = Chart(f"{reading.title} over {clock} time", 4.0), reading.factor
     axes = chart.axes
     for index, (title, curve) in enumerate(curves.items()):
-        colour, dashes = COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)]
+        # When the colours are used up, they come again with other dashes.
+        colour, dashes = COLOURS[index % len(COLOURS)], DASHES[(index + index // len(COLOURS)) % len(DASHES)]
         if curve.spread is not None:
             low, high = factor * (curve.mean - curve.spread), factor * (curve.mean + curve.spread)
             axes.fill_between(curve.seconds, low, high, color=colour, alpha=0.18, linewidth=0)
         (line,) = axes.plot(curve.seconds, factor * curve.mean, color=colour, linestyle=dashes, linewidth=1.9)
-        if curve.spread is None:  # show the evaluations of a single run; a lone one would be no line at all
+        # Show the evaluations of a single run, where dots are not a line: a lone one would be no line at all.
+        if curve.spread is None and len(curve.seconds) <= _DOTS:
             line.set(marker=".", markersize=5, clip_on=False)
         last = float(curve.mean[-1])
         chart.name_line(float(np.nan_to_num(factor * last)), f"{title} {reading.brief(last)}", colour, dashes)

@@ -34,9 +34,10 @@ def test_a_run_belongs_to_the_protocol_whose_settings_it_has(tmp_path: Path, pap
         kept = KeptRun.read(write_run(directory, [0.5] * 101, protocol=protocol, overrides=words), paper)
         assert kept is not None
         assert (kept.protocol, kept.changes) == (protocol, "".join(words))
-    text = results_document(tmp_path)
+    text = results_document(tmp_path).text
     assert [line for line in text.splitlines() if line.startswith("#")] == [
         "# Results",
+        "## How the numbers are made",
         *(
             line
             for protocol, about in PROTOCOLS.items()
@@ -66,7 +67,7 @@ def test_document(tmp_path: Path) -> None:
     write_run(tmp_path / "e", [0.3] * 11, variant="fiarse", status="diverged")
     write_run(tmp_path / "f", [0.3] * 11, overrides=["fleet={name: custom, links: [{down: 1, up: 1}]}", "task=mnist5k"])
     (tmp_path / "notes.md").write_text("FedAvg is *too good* here,\nbecause of A or B.\n")
-    text = results_document(tmp_path)
+    text = results_document(tmp_path).text
     row = "| FedGMR | the recipe's | 81.00 ± 0.00 (2 seeds: ± 1.41)† | 81.86 ± 0.19 | -0.86 |  | 0, 1 "
     assert f"{row}| 60 s | NVIDIA H200 | 0123456789 |" in text
     assert "| FedAvg | the recipe's | 81.50 ± 0.00† | 74.64 ± 0.60 | +6.86 |  | 0 | 60 s | NVIDIA H200 | ? |" in text
@@ -92,7 +93,7 @@ def test_views_are_in_the_document(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.80] * 101, padded=[0.82] * 101)
     write_run(tmp_path / "b", [0.70] * 101, variant="heterofl", padded=[0.84] * 101)
     write_run(tmp_path / "c", [0.81] * 101, variant="fedavg", views={"merged": {}}, best_view="merged")
-    text = results_document(tmp_path)
+    text = results_document(tmp_path).text
     head = "| method | settings | ours, merged model (%) | best view by validation (%) | "
     assert f"{head}larger of merged and padded on the test set (%) | paper (%) | difference | validation (%) |" in text
     row = (
@@ -107,7 +108,7 @@ def test_views_are_in_the_document(tmp_path: Path) -> None:
     write_run(
         tmp_path / "e", [0.4] * 101, padded=[0.6] * 101, variant="heterofl", protocol="released", decides_on_test=True
     )
-    text = results_document(tmp_path).split("## Protocol released")[1].split("## Protocol")[0]
+    text = results_document(tmp_path).text.split("## Protocol released")[1].split("## Protocol")[0]
     assert "Decisions are made on the test set" in text
     assert text.index("| HeteroFL |") < text.index("| FedGMR |"), "by the larger: there is no best view"
     assert "FedGMR is first in 0 of 1 settings" in text
@@ -118,7 +119,7 @@ def test_improvement_needs_all_seven(tmp_path: Path) -> None:
 
     for method in PAPER:
         write_run(tmp_path / method, [0.8 if method == "fedgmr" else 0.4] * 101, variant=method)
-    text = results_document(tmp_path)
+    text = results_document(tmp_path).text
     assert "Mean relative improvement of FedGMR: 100.00 % (paper 3.73 %)." in text
     assert "FedGMR is first in 1 of 1 settings" in text
 
@@ -128,13 +129,13 @@ def test_several_patiences_are_several_lines_and_the_recipes_own_is_ranked(tmp_p
     write_run(tmp_path / "b", [0.8] * 101, overrides=["method.restoration.patience=10"])
     write_run(tmp_path / "c", [0.7] * 101, variant="fedavg")
     write_run(tmp_path / "d", [0.9] * 101, variant="fedasync", overrides=["training.steps=9"])
-    text = results_document(tmp_path)
+    text = results_document(tmp_path).text
     assert "| FedGMR | method.restoration.patience=10 | 80.00" in text
     assert "| FedGMR | the recipe's | 60.00" in text
     assert "| +8.97 (not comparable) |" in text
     assert "- Ours: FedAvg > FedGMR\n- Paper: FedGMR > FedAvg\n" in text
     (tmp_path / "a" / "summary.json").unlink()
-    assert "The ranking is the paper's.\n\n- Ours: FedGMR > FedAvg\n" in results_document(tmp_path)
+    assert "The ranking is the paper's.\n\n- Ours: FedGMR > FedAvg\n" in results_document(tmp_path).text
 
 
 def test_the_patience_with_the_best_validation_is_ranked(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_the_patience_with_the_best_validation_is_ranked(tmp_path: Path) -> None
         write_run(tmp_path / f"a{seed}", [0.8] * 101, seed=seed, validation_accuracy=values[0])
         write_run(tmp_path / f"b{seed}", [0.6] * 101, seed=seed, validation_accuracy=values[1], overrides=words)
     write_run(tmp_path / "c", [0.7] * 101, variant="fedavg")
-    text = results_document(tmp_path)
+    text = results_document(tmp_path).text
     assert "| 80.00 ± 0.00 (2 seeds: ± 0.00) | 81.86 ± 0.19 | -1.86 | 72.00 | 0, 1 |" in text
     assert "- Ours: FedAvg > FedGMR" in text, "60 % with the better validation, not 80 %"
     reason = (
@@ -151,9 +152,9 @@ def test_the_patience_with_the_best_validation_is_ranked(tmp_path: Path) -> None
     )
     assert f"FedGMR is ranked with method.restoration.patience=10: on held-out samples, {reason}" in text
     (tmp_path / "b1" / "summary.json").unlink()
-    assert "- Ours: FedAvg > FedGMR" in results_document(tmp_path), "on the seed that both have"
+    assert "- Ours: FedAvg > FedGMR" in results_document(tmp_path).text, "on the seed that both have"
     write_run(tmp_path / "b2", [0.6] * 101, seed=1, overrides=words)
-    text = results_document(tmp_path)
+    text = results_document(tmp_path).text
     assert "- Ours: FedGMR > FedAvg" in text, "one was not validated"
     assert "FedGMR is ranked with the recipe's settings: not all were validated on the same seeds." in text
     assert "| 71.00 (seed 0) | 0, 1 |" in text
@@ -166,4 +167,26 @@ def test_nothing_to_tell(tmp_path: Path) -> None:
 
 def test_one_method_has_no_ranking(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.8] * 101)
-    assert "ranking" not in results_document(tmp_path).partition("## FEMNIST")[2]
+    assert "ranking" not in results_document(tmp_path).text.partition("## FEMNIST")[2]
+
+
+def test_the_first_page_has_every_cell_and_the_curves_are_of_what_is_ordered_by(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.80] * 101, padded=[0.82] * 101)
+    write_run(tmp_path / "b", [0.70] * 101, variant="heterofl", padded=[0.84] * 101)
+    write_run(tmp_path / "c", [0.30] * 11, variant="fjord", short=True)
+    document = results_document(tmp_path, "pictures")
+    assert list(document.figures) == ["overview-fair.png", "fair-femnist-high-noniid.png"]
+    for name in document.figures:
+        assert f"](pictures/{name})" in document.text
+    assert "2 of 192 cells have been run." in document.text, "24 settings, eight methods"
+
+    overview = document.figures["overview-fair.png"]()
+    written = [text.get_text() for text in overview.axes.texts]
+    assert len(written) == 192 + 2, "the paper's numbers, and ours where there is a run"
+    assert {"82.0", "84.0"} <= set(written), "of the best views; short runs are not there"
+    shades = [tuple(patch.get_facecolor()[0]) for patch in overview.axes.collections[:2]]
+    assert shades[1][2] > shades[1][0], "HeteroFL is 4.2 points above the paper's: blue"
+
+    curves = document.figures["fair-femnist-high-noniid.png"]().axes
+    assert [float(line.get_ydata()[-1]) for line in curves.lines[:2]] == pytest.approx([84.0, 82.0])
+    assert {"HeteroFL 84.0 %", "FedGMR 82.0 %"} <= {text.get_text() for text in curves.texts}
