@@ -177,14 +177,14 @@ def test_short_released_runs_are_evaluated(task: str) -> None:
 
 
 def test_layouts_are_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = (np.zeros((2, 28, 28), np.uint8), np.zeros(2, np.int64))
-    read = Images(train=images, test=images)
+    shapes = {femnist: (1, 28, 28), cifar10: (3, 32, 32), imagenet100: (3, 64, 64), stackoverflow: ()}
     words = (torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long))
-    for packed in (ImageArrays, ImageSheets):
-        monkeypatch.setattr(packed, "read", lambda *_: read)
     monkeypatch.setattr(stackoverflow, "_samples", lambda *_: (words, words, torch.zeros(2, dtype=torch.long)))
     monkeypatch.setattr(Source, "find", lambda name, sources, *_: (sources[1], Path()))
-    for module in (femnist, cifar10, imagenet100, stackoverflow):
+    for module, shape in shapes.items():
+        images = (np.zeros((2, *shape), np.uint8), np.zeros(2, np.int64))
+        for packed in (ImageArrays, ImageSheets):
+            monkeypatch.setattr(packed, "read", lambda *_, images=images: Images(train=images, test=images))
         name = module.__name__.rpartition(".")[2]
         assert getattr(module, name)().layout() == paper_layout(name)
         for options in OPTIONS[name]:
