@@ -1,12 +1,10 @@
 """Data as users have it: pairs of tensors or arrays, map-style datasets, tables of Hugging Face's `datasets`.
 
 Everything becomes a `Source` of samples, and then `Samples`, in memory or lazy. docs/own-data.md shows every kind. Read
-next: `samples.py`; `collation.py`, single values to tensors; `owners.py`, data that belongs to clients already.
+next: `samples.py`; `columns.py`, tables; `collation.py`, values to tensors; `owners.py`, data that belongs to clients.
 """
 
-import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,22 +14,11 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from fedgmr.submodels.inputs import Inputs, each, leaves
 from fedgmr.tasks.collation import classes_as_int64, stack, tensor_of
-from fedgmr.tasks.samples import Batch, Places, Reading, Samples
+from fedgmr.tasks.columns import Columns, first_sample, is_table, name_columns, table_source
+from fedgmr.tasks.samples import Batch, Places, Reading, Samples, Source
 
-Columns = tuple[str | Sequence[str], str]  # inputs (one: a tensor; several: a mapping), target
-_TARGETS = ("label", "labels", "target", "targets", "y")  # names of columns that are taken for the target
 _LARGE = 2 << 30  # bytes above which a dataset is read when it is needed
 _CHUNK = 512  # samples read at once on the way into memory
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Source:
-    """Samples that can be read by their places."""
-
-    count: int
-    read: Callable[[Places], Batch]
-    targets: Tensor | None = None  # None: only reading tells
-    memory: Samples | None = None  # all of them, where they are in memory already
 
 
 def source_of(data: Any, where: str, columns: Columns | None = None) -> Source:
@@ -43,7 +30,7 @@ def source_of(data: Any, where: str, columns: Columns | None = None) -> Source:
     if isinstance(data, tuple):
         return _pair(data, where)
     if is_table(data):
-        return _table(data, where, columns)
+        return table_source(data, where, columns)
     _refuse_others(data, where)
     return _rows(data, where, columns)
 
@@ -70,7 +57,7 @@ def settle(source: Source, where: str, lazy: bool | None) -> Samples:
     """The source's samples: in memory, or read when they are needed; None: by their size."""
     if not source.count:
         raise ValueError(f"{where} has 0 inputs and 0 targets: give as many of each, at least one.")
-    if source.memory is not None and not lazy:
+    if source.memory is not None and (not lazy or source.memory.lazy):
         return source.memory
     few = np.arange(min(2, source.count))
     inputs, targets = source.read(few)
@@ -123,10 +110,10 @@ def _rows(data: Any, where: str, columns: Columns | None) -> Source:
     """A map-style dataset: (input, target) or a mapping of columns for every sample."""
     if not len(data):
         raise ValueError(f"{where} has 0 inputs and 0 targets: give as many of each, at least one.")
-    first = _first(data, where)
+    first = first_sample(data, where)
     named: tuple[list[str], bool, str] | None = None
     if isinstance(first, Mapping):
-        named = _columns(first, where, columns)
+        named = name_columns(first, where, columns)
     elif not isinstance(first, tuple | list) or len(first) != 2:
         word = f"{len(first)} entries" if isinstance(first, tuple | list) else type(first).__name__
         raise ValueError(f"{where}[0] is {word}: let every sample be (input, target), or a mapping of columns.")
@@ -145,74 +132,6 @@ def _rows(data: Any, where: str, columns: Columns | None) -> Source:
     return Source(count=len(data), read=read, targets=_known_targets(data))
 
 
-def _table(data: Any, where: str, columns: Columns | None) -> Source:
-    """A table of Hugging Face's `datasets`, or what behaves like one."""
-    if not len(data):
-        raise ValueError(f"{where} has 0 inputs and 0 targets: give as many of each, at least one.")
-    names, single, target = _columns(data[0], where, columns)
-    if data.format["type"] is None:
-        data = data.with_format("numpy", columns=[*names, target])
-
-    def read(places: Places) -> Batch:
-        found = data[places.tolist()]
-        parts = {name: _column(found[name], f"{where}[{name!r}]") for name in [*names, target]}
-        answers = classes_as_int64(None, parts[target])
-        return (parts[names[0]] if single else {name: parts[name] for name in names}), answers
-
-    targets = classes_as_int64(None, _column(data.select_columns([target])[:][target], f"{where}[{target!r}]"))
-    return Source(count=len(data), read=read, targets=targets)
-
-
-def _column(values: Any, where: str) -> Tensor:
-    found = stack(values, where) if isinstance(values, list) else tensor_of(values, where)
-    assert isinstance(found, Tensor)
-    return found
-
-
-def _columns(sample: Mapping[str, Any], where: str, columns: Columns | None) -> tuple[list[str], bool, str]:
-    """The names of the inputs, whether they are one tensor, and the name of the target."""
-    have = f"{where} has the columns {', '.join(sample)}"
-    say = "name them, as in columns=('image', 'label') or columns=(('input_ids', 'attention_mask'), 'label')"
-    if columns is not None:
-        if isinstance(columns, str) or len(columns) != 2 or not isinstance(columns[1], str):
-            raise ValueError(f"columns is {columns!r}: give the inputs and the target, as in ('image', 'label').")
-        single = isinstance(columns[0], str)
-        names = [columns[0]] if isinstance(columns[0], str) else list(columns[0])
-        missing = [name for name in [*names, columns[1]] if name not in sample]
-        if missing or not names:
-            raise ValueError(f"columns names {', '.join(missing) or 'no inputs'}: {have}; {say}.")
-        return names, single, columns[1]
-    targets = [name for name in sample if name in _TARGETS]
-    inputs = [name for name in sample if name not in _TARGETS]
-    texts = [name for name in inputs if isinstance(sample[name], str | None)]
-    if len(targets) != 1 or not inputs or texts:
-        why = f" ({texts[0]} is text)" if texts else ""
-        raise ValueError(f"{have}{why}: {say}.")
-    return inputs, len(inputs) == 1, targets[0]
-
-
-def _first(data: Any, where: str) -> Any:
-    """The first sample; refused where reading draws random numbers, because it would be another one every time."""
-    before = _drawn_so_far()
-    try:
-        first = data[0]
-    except (KeyError, TypeError, IndexError) as error:
-        raise ValueError(
-            f"{where}[0] cannot be read ({error}): give a dataset that has sample i at index i."
-        ) from error
-    if _drawn_so_far() != before:
-        raise ValueError(
-            f"{where} draws random numbers while a sample is read, so it would differ from time to time: leave random "
-            "transforms out, and give them as augment."
-        )
-    return first
-
-
-def _drawn_so_far() -> tuple[object, ...]:
-    """Equal as long as nobody draws from a generator that all share."""
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())
-
-
 def _known_targets(data: Any) -> Tensor | None:
     """The targets that a dataset knows without reading its inputs."""
     if isinstance(data, Subset):
@@ -222,11 +141,6 @@ def _known_targets(data: Any) -> Tensor | None:
     if targets is None or getattr(data, "target_transform", None) is not None or len(targets) != len(data):
         return None
     return classes_as_int64(targets, tensor_of(targets, "targets"))
-
-
-def is_table(data: Any) -> bool:
-    """Whether this is a `datasets.Dataset`, or behaves like one."""
-    return all(hasattr(data, name) for name in ("column_names", "with_format", "select_columns", "__getitem__"))
 
 
 def _is_rows(data: Any) -> bool:

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedgmr.submodels.inputs import leaves
-from fedgmr.tasks.given import Columns, is_table, joined, settle, source_of
+from fedgmr.tasks.columns import Columns, is_table
+from fedgmr.tasks.given import joined, settle, source_of
 from fedgmr.tasks.samples import Samples
 
 _PLACE = "place_in_train"  # a column beside the others while a partitioner deals

@@ -108,3 +108,13 @@ class Samples:
 
     def _handed_out(self, read: "Future[Inputs]", targets: Tensor) -> Batch:
         return each(lambda tensor: tensor.to(self.device), read.result()), targets
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Source:
+    """Samples that can be read by their places."""
+
+    count: int
+    read: Callable[[Places], Batch]
+    targets: Tensor | None = None  # None: only reading tells
+    memory: Samples | None = None  # all of them, where they are in memory already

@@ -23,7 +23,8 @@ from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.submodels.inputs import Inputs
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.checks import check_arguments, check_data
-from fedgmr.tasks.given import Columns, settle, source_of
+from fedgmr.tasks.columns import Columns
+from fedgmr.tasks.given import settle, source_of
 from fedgmr.tasks.metrics import Measure, Metric, top1
 from fedgmr.tasks.owners import training_samples
 from fedgmr.tasks.samples import Samples

@@ -3,6 +3,7 @@
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -30,6 +31,28 @@ def test_a_table(*, lazy: bool) -> None:
     assert torch.equal(made.train.targets, Y)
     assert made.users.tolist() == [at % 7 for at in range(60)]
     assert torch.equal(made.test[torch.tensor([9, 2])][0], X[[9, 2]])
+
+
+def test_images_of_a_table_have_their_channels_first() -> None:
+    image = pytest.importorskip("PIL.Image")
+    pixels = [np.full((2, 3, 3), shade, dtype=np.uint8) * np.array([1, 2, 3], dtype=np.uint8) for shade in range(6)]
+    table = datasets.Dataset.from_dict(
+        {"image": [image.fromarray(one) for one in pixels], "label": [0, 1, 2] * 2},
+        features=datasets.Features({"image": datasets.Image(), "label": datasets.Value("int32")}),
+    )
+    for lazy in (False, True):
+        made = fedgmr.Task(
+            name="pictures",
+            model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(18, 3)),
+            train=table,
+            test=table,
+            prepare=lambda x: x / 255,
+            lazy=lazy,
+        )
+        inputs, targets = made.train[:]
+        assert inputs.dtype == torch.uint8
+        assert inputs[:, :, 0, 0].tolist() == [[shade, 2 * shade, 3 * shade] for shade in range(6)]
+        assert (inputs.shape, targets.tolist()) == ((6, 3, 2, 3), [0, 1, 2] * 2)
 
 
 def test_partitioners_deal() -> None:

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import fedgmr
+from fedgmr.experiments.arguments import recipe_of
 from fedgmr.experiments.assembly import assemble, resolve
-from fedgmr.experiments.run import recipe_of
 from fedgmr.tasks.partition import IID, ByUser
 from tests.tasks.test_given import Table
 
@@ -50,8 +50,8 @@ def task(train: Any, **more: Any) -> fedgmr.Task:
 def dealt(made: fedgmr.Task, clients: int, **sections: Any) -> list[list[int]]:
     """The samples that each client gets, where nothing is held out."""
     fleet = [fedgmr.Link(down=1.0, up=1.0)] * clients
-    sections = {"seconds": 1.0, "evaluation": {"validation": "test"}, "training": {"batch_size": 1}, **sections}
-    recipe = recipe_of(made, "fedavg", fleet, sections)
+    sections = {"evaluation": {"validation": "test"}, "training": {"batch_size": 1}, **sections}
+    recipe = recipe_of(made, "fedavg", fleet, {"seconds": 1.0}, sections)
     run = assemble(resolve(recipe, made), made)
     order: Any = run.fleet.executor
     return [part.tolist() for part in order.work.order.parts]
@@ -96,8 +96,8 @@ def test_users_of_any_kind(users: Any, numbers: list[int]) -> None:
 
 def test_the_default_partition() -> None:
     link = [fedgmr.Link(down=1.0, up=1.0)]
-    assert recipe_of(task((X, Y), users=OWNERS), "fedavg", link, {"seconds": 1.0}).partition == ByUser()
-    assert recipe_of(task((X, Y)), "fedavg", link, {"seconds": 1.0}).partition == IID()
+    assert recipe_of(task((X, Y), users=OWNERS), "fedavg", link, {"seconds": 1.0}, {}).partition == ByUser()
+    assert recipe_of(task((X, Y)), "fedavg", link, {"seconds": 1.0}, {}).partition == IID()
 
 
 def test_a_column_names_the_user() -> None:
