@@ -18,6 +18,7 @@ from fedgmr.trackers.tracker import Tracker, Values
 _INTERVAL = 1.0  # seconds between two looks at the runs
 _QUIET = 5.0  # seconds without a new row after which the lock is looked at
 PATIENCE = 60.0
+_WHEN = ("seconds", "tick", "client")  # of a row per client
 
 
 class Export:
@@ -112,7 +113,7 @@ def numbers(rows: Sequence[Mapping[str, Any]], *, clients: bool) -> list[Values]
     ]
     count = history.density.shape[1]
     for place, row in enumerate(history.client_table() if clients else ()):
-        values = {name: value for name, value in row.items() if name not in ("seconds", "tick", "client")}
+        values = {name.removeprefix("clients."): value for name, value in row.items() if name not in _WHEN}
         found[place // count] |= {f"clients.{row['client']}.{n}": v for n, v in values.items() if _is_number(v)}
     return list(found)
 

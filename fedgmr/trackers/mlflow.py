@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
 from fedgmr.trackers.reading import RunFiles, flat_summary
-from fedgmr.trackers.tracker import Values
+from fedgmr.trackers.tracker import GOOD_ENDS, Values
 
 _KEY = "fedgmr.run"
 _MOST = 500  # metrics in one request; MLflow takes 1,000, and 100 parameters
@@ -77,5 +77,5 @@ class MLflow:
         return f"{self.store} (mlflow ui --backend-store-uri {self.store})"
 
     def _finish(self, opened: str, summary: Mapping[str, Any]) -> None:
-        status = {"finished": "FINISHED", None: "KILLED"}.get(summary.get("status"), "FAILED")
+        status = "FINISHED" if summary.get("status") in GOOD_ENDS else "FAILED" if summary else "KILLED"
         self.client.set_terminated(opened, status=status, end_time=round(1000 * summary.get("seconds", 0)))

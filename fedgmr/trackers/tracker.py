@@ -10,6 +10,7 @@ from fedgmr.settings.refusals import SettingError
 from fedgmr.trackers.reading import RunFiles
 
 Values = Mapping[str, float]
+GOOD_ENDS = ("finished", "stopped")  # statuses of runs that came to the end they were meant to come to
 
 
 class Tracker(Protocol):

@@ -108,6 +108,27 @@ def test_ordinary_architectures_are_as_good_as_reported(name: str, method: str, 
             assert float(loss) == pytest.approx((row if view == "merged" else row["views"][view])["loss"], abs=1e-6)
 
 
+class Both(torch.nn.Module):
+    """Numbers and words to three classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers, self.words = torch.nn.Linear(4, 32), torch.nn.Embedding(7, 32)
+        self.head = torch.nn.Linear(32, 3)
+
+    def forward(self, numbers: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.numbers(numbers) + self.words(words)))
+
+
+def test_inputs_by_name_stay_so(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(0)
+    inputs = {"numbers": torch.randn(60, 4, generator=draw), "words": torch.randint(7, (60,), generator=draw)}
+    samples = inputs, torch.randint(3, (60,), generator=draw)
+    result = simulate(fedgmr.Task(name="both", model=Both, train=samples, test=samples), "heterofl")
+    program = torch.export.load(write_model(result, "level 0.2", "torch.export", tmp_path / "program")).module()
+    assert torch.allclose(program(**inputs), result.module("level 0.2")(**inputs), atol=1e-6)
+
+
 def test_a_layer_norm_keeps_the_full_width_and_says_so() -> None:
     result = simulate(task("bert"), "heterofl")
     with pytest.warns(UserWarning, match="full width, with zeros"):

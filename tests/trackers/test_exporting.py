@@ -68,6 +68,9 @@ def test_numbers_of_rows_by_name(finished: Path, read: Any) -> None:
     assert not any(name.startswith("clients.") for name in plain)
     assert {name: whole[name] for name in plain} == plain
     assert [whole[f"clients.{client}.density"] for client in range(5)] == row["density"]
+    measured = {**row, "clients": {"accuracy": [0.1, 0.2, 0.3, 0.4, 0.5], "worst": 0.1}}
+    (whole,) = numbers([measured], clients=True)
+    assert (whole["clients.worst"], whole["clients.2.accuracy"]) == (0.1, 0.3)
     assert "loss" not in numbers([{**row, "loss": None}], clients=False)[0]
 
 
@@ -157,7 +160,7 @@ def test_runs_that_begin_later_below_a_directory(finished: Path, tmp_path: Path,
 
 def test_following_a_live_run_ends_with_it(tmp_path: Path, read: Any) -> None:
     output = tmp_path / "live"
-    made = recipe_from(recipe("dense", "fedgmr", seconds=2000.0))
+    made = recipe_from(recipe("dense", "fedgmr", seconds=800.0))
     work = threading.Thread(target=run_recipe, args=(made, output))
     tracker = Lists(takes_back=False)
     work.start()
