@@ -17,6 +17,7 @@ from fedgmr.experiments.views import MERGED
 from fedgmr.files import RECIPE
 from fedgmr.reading import Reading
 from fedgmr.reporting.display import Display
+from fedgmr.reporting.quantities import format_seconds
 from fedgmr.reporting.report import write_report
 from fedgmr.settings.refusals import SettingError
 
@@ -139,6 +140,8 @@ def finish_run(directory: Path, summary: Mapping[str, Any]) -> None:
     other = summary["views"].get(best) if best != "merged" else None
     reading = Reading.recorded(summary)[0]
     handed_out = f" (merged; handed out: {best}, {reading.text(other['accuracy'])})" if other else ""
+    if stopped := summary.get("stopped"):
+        print(f"Stopped at {format_seconds(stopped['seconds'])} by {stopped['by']}: {stopped['reason']}.")
     print(f"Final {reading.name} {reading.text(summary['final_accuracy'])}{handed_out}. {report}")
 
 

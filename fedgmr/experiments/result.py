@@ -45,7 +45,7 @@ class Result(Run):
 
     def __repr__(self) -> str:
         where = f", {str(self.path)!r}" if self.path else ""
-        score = f"{self.reading.name} {self.final_accuracy:.4g}"
+        score = f"{self.reading.name} {self.reading.text(self.final_accuracy)}"
         after = f"{self.history.seconds[-1]:g} s"
         return f"Result({self.title} on {self.recipe.task.name}: {self.status}, {score} after {after}{where})"
 

@@ -150,7 +150,7 @@ def test_figures_are_those_of_the_report(live: fedgmr.Result) -> None:
 
 
 def test_what_a_notebook_shows_is_short(live: fedgmr.Result, directory: Path) -> None:
-    accuracy = f"{live.final_accuracy:.4g}"
+    accuracy = f"{100 * live.final_accuracy:.2f} %"
     assert repr(live) == f"Result(FedGMR on dropped: finished, accuracy {accuracy} after 60 s, {str(directory)!r})"
     assert repr(tiny.dropped()) == "Task('dropped', 240 training and 96 test samples)"
     assert repr(fedgmr.named_method("fedavg")).startswith("Method(")

@@ -94,7 +94,7 @@ def test_the_rule_by_hand() -> None:
     assert patient.reason([0.1], ACCURACY) is None
     assert patient.reason([0.1, 0.5, 0.5], ACCURACY) is None, "waited 1"
     assert patient.reason([0.1, 0.5, 0.5, 0.4], ACCURACY) == (
-        "the validation accuracy has not improved in 2 evaluations (0.5 is the best)"
+        "the validation accuracy has not improved in 2 evaluations (50.00 % is the best)"
     )
     assert patient.reason([0.1, 0.5, 0.4, 0.6, 0.5], ACCURACY) is None, "0.6 began anew"
     assert EarlyStopping(patience=2, improvement=0.2).reason([0.1, 0.5, 0.6, 0.7], ACCURACY) is not None
@@ -102,11 +102,11 @@ def test_the_rule_by_hand() -> None:
     # Less is better.
     assert patient.reason([4.0, 3.0, 2.0], ERROR) is None
     assert patient.reason([4.0, 2.0, 3.0, 2.5], ERROR) == (
-        "the validation error has not improved in 2 evaluations (2 is the best)"
+        "the validation error has not improved in 2 evaluations (2.00 is the best)"
     )
     to_target = EarlyStopping(target=2.5)
     assert to_target.reason([4.0, 2.6], ERROR) is None
-    assert to_target.reason([4.0, 2.5], ERROR) == "the validation error 2.5 has reached the target 2.5"
+    assert to_target.reason([4.0, 2.5], ERROR) == "the validation error 2.50 has reached 2.5"
     assert to_target.reason([2.4], ACCURACY) is None
 
 

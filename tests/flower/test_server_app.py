@@ -19,7 +19,7 @@ from fedgmr.flower.server.server_app import run
 from fedgmr.recipe import recipe_from
 from fedgmr.reporting.display import Display
 from fedgmr.reporting.records import read_run
-from fedgmr.reporting.watcher import Watcher
+from fedgmr.reporting.watcher import Stop, Watcher
 from fedgmr.settings.refusals import SettingError
 from flower.grid import RUN, FakeGrid, Node, partitions
 from flower.runs import Deployed
@@ -112,6 +112,22 @@ def test_a_deployed_run_ends_early_as_its_recipe_says(recipe: Path, tmp_path: Pa
     assert read_run(directory).history.seconds.tolist() == [0.0, 20.0, 40.0]
     assert (result.summary["ticks"], clock.problems) == (4, [])
     assert clock.now() < 60.0
+
+
+def test_a_watcher_ends_a_deployed_run_which_a_resume_continues(recipe: Path, tmp_path: Path) -> None:
+    class Third(Watcher):
+        def after_tick(self, state: Any) -> Stop | None:
+            return Stop("three ticks") if state["tick"] == 3 else None
+
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
+    clock = VirtualClock()
+    _, result = run(grid(tmp_path, clock), RUN, config, clock, [Third()])
+    assert result.summary["status"] == "stopped"
+    assert {"by": "Third", "reason": "three ticks", "tick": 3}.items() <= result.summary["stopped"].items()
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    clock = VirtualClock()
+    _, result = run(grid(tmp_path, clock, run_id=RUN + 1), RUN + 1, config | {"resume": True}, clock)
+    assert (result.summary["status"], result.summary["ticks"]) == ("finished", 6)
 
 
 def test_a_run_goes_on_from_its_checkpoint(recipe: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from fedgmr.flower.server.fleet import OVERHEAD, FlowerFleet
 from fedgmr.flower.terms import Terms, layout_checksum
 from fedgmr.recipe import Recipe, load_recipe
 from fedgmr.reporting.display import Display
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
 from fedgmr.settings.trust import split_names
@@ -65,8 +66,13 @@ def main(grid: Grid, context: Context) -> None:
         raise ValueError(problem)
 
 
-def run(grid: Grid, run_id: int, config: Mapping[str, Any], clock: Clock) -> tuple[Path, Result]:
-    """Run the configured recipe, or resume a run; returns the run directory and the result."""
+def run(
+    grid: Grid, run_id: int, config: Mapping[str, Any], clock: Clock, watchers: Sequence[Watcher] = ()
+) -> tuple[Path, Result]:
+    """Run the configured recipe, or resume a run; returns the run directory and the result.
+
+    `watchers` are told how the run goes, as those of `simulate`; an app of your own may give some.
+    """
     output, resume = str(config.get("output", "")), bool(config.get("resume", False))
     if resume:
         directory = Path(output)
@@ -79,8 +85,8 @@ def run(grid: Grid, run_id: int, config: Mapping[str, Any], clock: Clock) -> tup
         title = recipe.method.title or recipe.method.name
         try:
             with Display() as display:
-                watcher = display.begin("", title, recipe.seconds)
-                return directory, run_assembly(assembly, directory, watcher, resume=resume)
+                shown = display.begin("", title, recipe.seconds)
+                return directory, run_assembly(assembly, directory, [shown, *watchers], resume=resume)
         finally:
             assembly.fleet.close()
 

@@ -34,12 +34,12 @@ class EarlyStopping:
         """Why a run with these values, one per evaluation, ends now; None while it goes on."""
         newest = values[-1]
         if self.target is not None and metric.score(newest) >= metric.score(self.target):
-            return f"the validation {metric.name} {newest:.6g} has reached the target {self.target:g}"
+            return f"the validation {metric.name} {metric.text(newest)} has reached {metric.target_text(self.target)}"
         best, waited = metric.score(values[0]), 0
         for value in values[1:]:
             better = metric.score(value) > best + self.improvement
             best, waited = (metric.score(value), 0) if better else (best, waited + 1)
         if self.patience is None or waited < self.patience:
             return None
-        known = f"{metric.score(best):.6g} is the best"
+        known = f"{metric.text(metric.score(best))} is the best"
         return f"the validation {metric.name} has not improved in {waited} evaluations ({known})"
