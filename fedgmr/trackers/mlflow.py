@@ -3,6 +3,7 @@
 The store is a database in `--output`, or else the one that MLFLOW_TRACKING_URI names, or one in its folder `mlflow`.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ class MLflow:
         if place is not None:
             place.mkdir(parents=True, exist_ok=True)
         self.store = os.environ["MLFLOW_TRACKING_URI"] if place is None else f"sqlite:///{place.resolve()}/mlflow.db"
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # not which tables it creates
         self.client = MlflowClient(tracking_uri=self.store)
         name = exported.resolve().name
         known = self.client.get_experiment_by_name(name)
