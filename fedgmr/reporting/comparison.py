@@ -7,7 +7,6 @@ the sample std (n - 1), absent for a single run.
 import csv
 import io
 import math
-import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -20,9 +19,9 @@ from fedgmr.files import write_atomic
 from fedgmr.reading import Reading
 from fedgmr.reporting import plots
 from fedgmr.reporting.html_page import Page
+from fedgmr.reporting.method_row import OF_CLIENTS, MethodRow, mean
 from fedgmr.reporting.quantities import (
     align_table,
-    format_bytes,
     format_seconds,
     markdown_table,
 )
@@ -33,66 +32,8 @@ _CAPTIONS = {
     "density": "Mean density of the sub-models (1 is the full model); equal methods share a line.",
     "bytes": "Data all clients together received and sent (1 MB is 10⁶ bytes), mean over the runs.",
 }
-_OF_CLIENTS = ("p10", "worst", "jain")
 _ENDED = ("finished", "diverged")
 _SAME_LENGTH = 1.01  # runs whose lengths differ by less than this factor had the same time budget
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodRow:
-    """One method; accuracy is the leading metric as it was recorded, whatever it is.
-
-    The std of a single run and the way to a target never reached are None.
-    """
-
-    method: str
-    runs: int
-    accuracy: float
-    accuracy_std: float | None
-    half_accuracy: float
-    half_accuracy_std: float | None
-    reached: int
-    seconds_to_target: float | None
-    bytes_to_target: float | None
-    p10: float | None = None  # of the last evaluation per client; this and the following on request
-    worst: float | None = None
-    jain: float | None = None
-
-    @classmethod
-    def of(cls, method: str, runs: Sequence[Run], budget: float, target: float) -> "MethodRow":
-        """Average the runs of a method."""
-        final, half = ([run.accuracy_at(time) for run in runs] for time in (budget, budget / 2))
-        times = [time for run in runs if (time := run.time_to(target)) is not None]
-        counts = [count for run in runs if (count := run.bytes_to(target)) is not None]
-        return cls(
-            method=method,
-            runs=len(runs),
-            accuracy=_mean(final),
-            accuracy_std=statistics.stdev(final) if len(runs) > 1 else None,
-            half_accuracy=_mean(half),
-            half_accuracy_std=statistics.stdev(half) if len(runs) > 1 else None,
-            reached=len(times),
-            seconds_to_target=_mean(times) if times else None,
-            bytes_to_target=_mean(counts) if counts else None,
-            **{name: _of_clients(runs, name, budget) for name in _OF_CLIENTS},
-        )
-
-    def client_cells(self, reading: Reading) -> list[str]:
-        """Write the figures per client as people read them."""
-        return [reading.number(self.p10), reading.number(self.worst), "-" if self.jain is None else f"{self.jain:.3f}"]
-
-    def cells(self, reading: Reading) -> list[str]:
-        """Write the row as people read it."""
-        share = "" if self.reached == self.runs else f" ({self.reached} of {self.runs})"
-        accuracies = ((self.accuracy, self.accuracy_std), (self.half_accuracy, self.half_accuracy_std))
-        time, count = self.seconds_to_target, self.bytes_to_target
-        return [
-            self.method,
-            str(self.runs),
-            *(f"{reading.number(mean)} ± {reading.number(std)}" for mean, std in accuracies),
-            ("-" if time is None else format_seconds(time)) + share,
-            ("-" if count is None else format_bytes(count)) + share,
-        ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,8 +90,8 @@ class Comparison:
         """Write the numbers unrounded, one line per method; a cell is empty where there is none."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        names = [column.name for column in fields(MethodRow) if self.clients or column.name not in _OF_CLIENTS]
-        columns = [f"client_{name}" if name in _OF_CLIENTS else name for name in names]
+        names = [column.name for column in fields(MethodRow) if self.clients or column.name not in OF_CLIENTS]
+        columns = [f"client_{name}" if name in OF_CLIENTS else name for name in names]
         columns += ["budget_seconds", "target_accuracy"]
         writer.writerow([column.replace("accuracy", self.reading.column) for column in columns])
         writer.writerows([*(getattr(row, name) for name in names), self.budget, self.target] for row in self.rows)
@@ -212,7 +153,7 @@ def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None, cli
     groups: dict[str, list[Run]] = {}
     for run in ended:
         groups.setdefault(run.title, []).append(run)
-    means = {title: _mean([run.accuracy_at(budget) for run in members]) for title, members in groups.items()}
+    means = {title: mean([run.accuracy_at(budget) for run in members]) for title, members in groups.items()}
     ranked = sorted(groups, key=lambda title: math.inf if math.isnan(means[title]) else -reading.score(means[title]))
     reason = "as asked"
     if target is None:
@@ -230,19 +171,6 @@ def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None, cli
         notes=tuple(_notes(runs, ended, groups)),
         clients=clients,
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))
-
-
-def _of_clients(runs: Sequence[Run], name: str, budget: float) -> float | None:
-    """Mean over the runs of a figure of their last evaluation per client within the time; None where one has none."""
-    found = []
-    for run in runs:
-        within = (run.history.seconds <= budget) & np.isfinite(values := run.history.of_clients(name))
-        found += [float(values[within][-1])] if within.any() else []
-    return _mean(found) if found and len(found) == len(runs) else None
 
 
 def _budget(runs: Sequence[Run]) -> float:

@@ -4,6 +4,7 @@ Some are seen when a task is made; the rest by one forward pass over two samples
 shapes that do not fit and go on, and an accuracy of real numbers would be 0 for ever.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -74,6 +75,7 @@ def try_outputs(task: "Task", outputs: Tensor, targets: Tensor) -> None:
                 f"{task.name}'s metric {metric.name} returns {type(total).__name__} and {type(count).__name__}: "
                 "return the sum over the batch as a tensor, and the number counted as an int."
             )
+        _check_value(task, metric, torch.as_tensor(total), count)
 
 
 def _try_loss(task: "Task", outputs: Tensor, targets: Tensor) -> None:
@@ -100,6 +102,20 @@ def _check_classes(task: "Task", metric: Metric, outputs: Tensor, targets: Tenso
         raise ValueError(
             f"{task.name}.model has outputs of shape {shape}, with classes in the second dimension for cross_entropy "
             f"and in the last for the metric {metric.name}: give a metric of your own."
+        )
+
+
+def _check_value(task: "Task", metric: Metric, total: Tensor, count: int) -> None:
+    """Refuse a value that the metric cannot have: most often an error that is not declared as one."""
+    if total.is_meta:
+        return
+    value = metric.pooled(total.double().reshape(-1).tolist(), count)
+    (low, high), slack = metric.scores, 1e-6
+    if math.isfinite(value) and not low - slack <= metric.score(value) <= high + slack:
+        unit = f"the unit {metric.unit}" if metric.share and metric.range is None else "its range"
+        raise ValueError(
+            f"{task.name}'s metric {metric.name} is {value:g} on two samples, which {unit} rules out: give "
+            "fedgmr.Metric(measure=..., name=..., unit=..., higher_is_better=...) as it is."
         )
 
 

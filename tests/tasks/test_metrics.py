@@ -176,6 +176,14 @@ def test_what_cannot_belong_together_is_refused_when_the_task_is_made(make: Call
         (lambda: task_of(outputs=2, loss=lambda o, t: o), r"t.loss returns a tensor of shape \[2, 2\]"),
         (lambda: task_of(metric=lambda o, t: (o, "2")), "returns Tensor and str: return the sum"),
         (
+            lambda: task_of(metric=lambda o, t: (7 * t.sum(), 2)),
+            "metric accuracy is 3.5 on two samples, which the unit %",
+        ),
+        (
+            lambda: task_of(metric=replace(metrics.mae(), measure=lambda o, t: (-t.sum(), 2))),
+            "MAE is -0.5 .* its range",
+        ),
+        (
             lambda: replace(task_of(), model=lambda: nn.Linear(3, 2)),
             r"t's model fails on two samples, with inputs of shape \[2, 2\]",
         ),
