@@ -108,6 +108,22 @@ def test_ordinary_architectures_are_as_good_as_reported(name: str, method: str, 
             assert float(loss) == pytest.approx((row if view == "merged" else row["views"][view])["loss"], abs=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo.ZOO)
+@pytest.mark.parametrize("method", ["fedgmr", "heterofl"])
+@pytest.mark.filterwarnings("ignore:The view")
+def test_every_program_is_as_good_as_reported(name: str, method: str) -> None:
+    own = task(name)
+    result = simulate(own, method)
+    row = result.history[-1]
+    for view, reported in {"merged": row, **row["views"]}.items():
+        with torch.no_grad():
+            outputs = exported_program(result, view).module()(own.test.inputs)
+        right = (outputs.argmax(1) == own.test.targets).double().mean()
+        loss = torch.nn.functional.cross_entropy(outputs, own.test.targets)
+        assert [float(right), float(loss)] == pytest.approx([reported["accuracy"], reported["loss"]], abs=1e-6)
+
+
 class Both(torch.nn.Module):
     """Numbers and words to three classes."""
 
