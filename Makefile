@@ -24,7 +24,7 @@ FLWR ?= flwr==1.42.*
 EXTRAS ?= onnx onnxscript onnxruntime tensorboard wandb mlflow-skinny sqlalchemy alembic pyarrow
 
 #: HUGGING_FACE   what `make test-hugging-face` installs, separately from everything else
-HUGGING_FACE ?= datasets==5.2.* transformers==5.22.* flwr-datasets==0.6.*
+HUGGING_FACE ?= datasets==4.8.* transformers==5.22.* flwr-datasets==0.6.*
 
 #: TRITON         the Triton that `make test-kernels` installs, separately from everything else
 TRITON ?= triton==3.9.0
@@ -67,7 +67,7 @@ test-extras: $(VENV)/dev.stamp ## Run the tests of ONNX files and trackers with 
 
 # dill, by which datasets are told apart, knows packages by `site-packages` in their path.
 test-hugging-face: $(VENV)/dev.stamp ## Run the tests of Hugging Face's datasets and models, and of Flower's partitioners
-	test -d $(VENV)/hf || $(BIN)/python -m pip install -c $(VENV)/constraints.txt --target $(VENV)/hf/site-packages $(HUGGING_FACE)
+	test -d $(VENV)/hf || $(BIN)/python -m pip install --target $(VENV)/hf/site-packages $(HUGGING_FACE) $$(grep -E '^(numpy|pandas|pillow)==' constraints.txt)
 	PYTHONPATH=$(abspath $(VENV)/hf/site-packages) $(BIN)/pytest tests/tasks/test_hugging_face.py $(PYTEST)
 
 soak: $(VENV)/dev.stamp ## Keep 20 SuperNodes at work on this machine for an hour while programs are killed at random

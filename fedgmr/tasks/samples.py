@@ -73,6 +73,11 @@ class Samples:
             return each(lambda tensor: tensor[chosen], self.inputs), self.targets[chosen]
         return next(self.ahead([chosen]))
 
+    def classes(self, chosen: Chosen) -> Tensor:
+        """The classes of these samples; negative targets are none (-100 is left out of a loss)."""
+        found: Tensor = torch.unique(self.targets[chosen])
+        return found[found >= 0]
+
     def part(self, chosen: Chosen) -> "Samples":
         """Only these samples; what is not in memory stays where it is."""
         if not isinstance(self.inputs, Reading):
@@ -93,9 +98,10 @@ class Samples:
             yield self._handed_out(*waiting.popleft())
 
     def split(self, number: int) -> Iterator[Batch]:
-        """All samples in order, in so many parts of equal size, or one more in the first."""
-        bounds = np.cumsum([0, *(len(part) for part in np.array_split(np.empty(len(self)), number))])
-        return self.ahead(slice(int(first), int(end)) for first, end in pairwise(bounds))
+        """All samples in order, in so many parts of equal size; the first ones have one more where it does not fit."""
+        size, more = divmod(len(self), number)
+        bounds = (part * size + min(part, more) for part in range(number + 1))
+        return self.ahead(slice(first, end) for first, end in pairwise(bounds))
 
     def to(self, device: torch.device) -> "Samples":
         """The same samples, handed out on `device`."""

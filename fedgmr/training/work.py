@@ -122,7 +122,7 @@ class LocalWork:
         """Bool [classes]: the classes that the client does not have."""
         if client not in self._absent:
             part = torch.from_numpy(self.order.parts[client]).to(self.device)
-            present = torch.unique(self.task.train.targets[part])
+            present = self.task.train.classes(part)
             everything = torch.ones(classes, dtype=torch.bool, device=self.device)
             self._absent[client] = everything.index_fill_(0, present, False)
         return self._absent[client]

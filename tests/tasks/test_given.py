@@ -252,3 +252,11 @@ def test_large_data_is_lazy_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not samples_of(Rows(), lazy=False).lazy
     monkeypatch.setattr("fedgmr.tasks.given._LARGE", 90 * 16)
     assert not samples_of(Rows()).lazy
+
+
+@pytest.mark.parametrize("method", ["fedgmr", "heterofl"])
+def test_targets_that_a_loss_leaves_out(method: str) -> None:
+    left_out = torch.where(torch.arange(90) % 9 == 0, -100, Y)
+    assert Samples(X, left_out).classes(slice(9)).tolist() == sorted(set(Y[1:9].tolist()))
+    model = final((X, left_out), lambda: nn.Sequential(nn.Linear(4, 60), nn.ReLU(), nn.Linear(60, 3)), method=method)
+    assert all(torch.isfinite(tensor).all() for tensor in model.values())

@@ -118,7 +118,7 @@ class ClientNode:
         part, _ = self.samples(max(0, self.partition))
         owned: tuple[int, ...] = ()
         if classes:
-            owned = tuple(torch.unique(self.task.train.targets[torch.from_numpy(part).to(self.device)]).tolist())
+            owned = tuple(self.task.train.classes(torch.from_numpy(part).to(self.device)).tolist())
         return Hello(
             client_id=client_id,
             partition=self.partition,
