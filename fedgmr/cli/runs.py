@@ -9,6 +9,7 @@ from typing import Any
 from fedgmr.cli.arguments import RecipeWords
 from fedgmr.cli.verbs import HELP
 from fedgmr.experiments.model_files import FORMATS, view_of_level, write_model
+from fedgmr.experiments.prolonging import budget
 from fedgmr.experiments.result import load
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
@@ -78,7 +79,7 @@ def _resume(given: argparse.Namespace) -> None:
     directory, seconds = Path(given.run), _more_seconds(given.changes)
     recipe = read_recipe(directory)
     with Display() as display:
-        row = display.begin("", recipe.label, recipe.seconds if seconds is None else seconds)
+        row = display.begin("", recipe.label, budget(directory, recipe, seconds))
         result = resume_run(directory, row, seconds=seconds)
     finish_run(directory, result.summary)
 

@@ -4,14 +4,18 @@ Read next: `run.py`, which takes them.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedgmr.experiments.watching import Watchers, as_watchers
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
 from fedgmr.recipe import Recipe, TaskSettings
+from fedgmr.reporting.display import shown_progress
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.build import build
 from fedgmr.settings.refusals import SettingError, show_value, suggestion
 from fedgmr.tasks.partition import ByUser
@@ -55,10 +59,17 @@ def refuse_unknown(given: Iterable[str], function: Callable[..., object]) -> Non
         raise SettingError(f"{key} is not an argument of {function.__name__}: {suggestion(key, known)}")
 
 
-def check_switch(value: object, name: str) -> None:
-    """Refuse what is neither True nor False."""
-    if not isinstance(value, bool):
-        raise SettingError(f"{name} is {show_value(value)}: give True or False.")
+@contextmanager
+def watched(watcher: Watchers, progress: object, label: str, seconds: float) -> Iterator[list[Watcher]]:
+    """The watchers of a run, within a display of its progress if that is wanted."""
+    given = as_watchers(watcher)
+    if not isinstance(progress, bool):
+        raise SettingError(f"progress is {show_value(progress)}: give True or False.")
+    if not progress:
+        yield given
+        return
+    with shown_progress() as display:
+        yield [display.begin("", label, seconds), *given]
 
 
 def _check_task(task: object) -> None:

@@ -32,8 +32,8 @@ def prolong(directory: Path, recipe: Recipe, seconds: float) -> Recipe:
         SettingError: it does not have fewer seconds, or a longer run would have gone otherwise from its beginning.
     """
     run = read_sealed_run(directory)
-    _check(run, directory, recipe, seconds)
-    longer = replace(recipe, seconds=float(seconds))
+    longer = replace(recipe, seconds=budget(directory, recipe, seconds))
+    _check(run, directory, recipe)
     valid = _valid_checkpoints(directory)
     recorded = max((state["recorded"] for _, state in valid), default=0)
     rows = [without_early_tests(row, number, longer) for number, row in enumerate(run.history[:recorded])]
@@ -49,12 +49,19 @@ def prolong(directory: Path, recipe: Recipe, seconds: float) -> Recipe:
     return longer
 
 
-def _check(run: Run, directory: Path, recipe: Recipe, seconds: Any) -> None:
+def budget(directory: Path, recipe: Recipe, seconds: Any) -> float:
+    """The time budget of a run that is to get `seconds`, None for those that it has; SettingError for fewer."""
+    if seconds is None:
+        return recipe.seconds
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not number or not math.isfinite(seconds) or seconds <= recipe.seconds:
         raise SettingError(
             f"seconds is {show_value(seconds)}, and the run in {str(directory)!r} has {recipe.seconds:g}: give more."
         )
+    return float(seconds)
+
+
+def _check(run: Run, directory: Path, recipe: Recipe) -> None:
     if run.clock == "real" or (directory / UPDATES).exists():
         raise SettingError(f"The run in {str(directory)!r} is a deployed run: only a simulation can be prolonged.")
     if run.status == "diverged":

@@ -7,22 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
-from fedgmr.experiments.arguments import check_switch, directory_of, recipe_of, refuse_unknown
+from fedgmr.experiments.arguments import directory_of, recipe_of, refuse_unknown, watched
 from fedgmr.experiments.assembly import Assembly, assemble, given_task, make_task, resolve
 from fedgmr.experiments.checkpoint import load_checkpoint
 from fedgmr.experiments.inspection import width_remarks
 from fedgmr.experiments.progress import RunInProgress
-from fedgmr.experiments.prolonging import prolong
+from fedgmr.experiments.prolonging import budget, prolong
 from fedgmr.experiments.result import Result
 from fedgmr.experiments.rundir import create_run, locked, open_run, read_recipe, resolved_text
 from fedgmr.experiments.seal import check_checkpoint, warn_of_threads
-from fedgmr.experiments.watching import Watchers, as_watchers
+from fedgmr.experiments.watching import Watchers
 from fedgmr.files import RECIPE, SUMMARY
 from fedgmr.fleets.network import Link, NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method
 from fedgmr.recipe import CheckpointSettings, EvaluationSettings, Recipe
-from fedgmr.reporting.display import shown_progress
 from fedgmr.reporting.recorder import Recorder
 from fedgmr.server.coordination import Participation
 from fedgmr.tasks.partition import Partition
@@ -83,16 +82,10 @@ def simulate(
     sections |= {"participation": participation, "evaluation": evaluation, "checkpoint": checkpoint}
     sections |= {"device": device, "execution": execution}
     refuse_unknown(unknown, simulate)
-    check_switch(progress, "progress")
-    watchers = as_watchers(watcher)
     recipe = recipe_of(task, method, fleet, {"seconds": seconds, "seed": seed}, sections)
     directory = None if output is None else directory_of(output, "output")
-    own = None if isinstance(task, str) else task
-    if not progress:
-        return run_recipe(recipe, directory, watchers, task=own)
-    with shown_progress() as display:
-        shown = display.begin("", recipe.label, recipe.seconds)
-        return run_recipe(recipe, directory, [shown, *watchers], task=own)
+    with watched(watcher, progress, recipe.label, recipe.seconds) as watchers:
+        return run_recipe(recipe, directory, watchers, task=None if isinstance(task, str) else task)
 
 
 def run_recipe(recipe: Recipe, output: Path | None, watcher: Watchers = None, *, task: Task | None = None) -> Result:
@@ -124,14 +117,10 @@ def resume(
     Raises:
         SettingError: the run is finished, or a longer one would have gone otherwise from its beginning.
     """
-    check_switch(progress, "progress")
-    place, watchers = directory_of(directory, "directory"), as_watchers(watcher)
+    place = directory_of(directory, "directory")
     recipe = read_recipe(place, trust)
-    if not progress:
+    with watched(watcher, progress, recipe.label, budget(place, recipe, seconds)) as watchers:
         return resume_run(place, watchers, trust=trust, seconds=seconds, task=task)
-    with shown_progress() as display:
-        shown = display.begin("", recipe.label, recipe.seconds if seconds is None else seconds)
-        return resume_run(place, [shown, *watchers], trust=trust, seconds=seconds, task=task)
 
 
 def resume_run(

@@ -126,6 +126,8 @@ def test_a_run_with_a_task_object_is_prolonged_from_python(tmp_path: Path) -> No
 def test_a_run_is_not_shortened(seconds: Any, kept: Path) -> None:
     with pytest.raises(fedgmr.SettingError, match=r"seconds is .*, and the run in .* has 100: give more"):
         resume_run(kept, seconds=seconds, trust=["e2e"])
+    with pytest.raises(fedgmr.SettingError, match="give more"):
+        fedgmr.resume(kept, seconds=seconds, trust=["e2e"])
 
 
 @pytest.fixture(scope="module")
