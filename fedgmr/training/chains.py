@@ -81,7 +81,7 @@ def _pool_first(chain: nn.Sequential) -> None:
 
 def _with_channels_last(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Hand images [n, channels, height, width] on with the channels of a pixel side by side."""
-    images = inputs[0]
+    images = inputs[0] if inputs else None  # given by name
     if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
         return inputs
     if images.shape[1] > 1:

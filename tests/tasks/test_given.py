@@ -14,7 +14,10 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import fedgmr
 from fedgmr.tasks.given import joined, settle, source_of
+from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.samples import Samples
+from fedgmr.training.rules import PlainSGD
+from fedgmr.training.work import LocalWork
 
 DRAWS = torch.Generator().manual_seed(3)
 X, Y = torch.randn(90, 4, generator=DRAWS), torch.randint(3, (90,), generator=DRAWS)
@@ -260,3 +263,27 @@ def test_targets_that_a_loss_leaves_out(method: str) -> None:
     assert Samples(X, left_out).classes(slice(9)).tolist() == sorted(set(Y[1:9].tolist()))
     model = final((X, left_out), lambda: nn.Sequential(nn.Linear(4, 60), nn.ReLU(), nn.Linear(60, 3)), method=method)
     assert all(torch.isfinite(tensor).all() for tensor in model.values())
+
+
+def test_executors_for_one_tensor_in_memory_are_told() -> None:
+    def single(data: Any, model: Any = net, **more: Any) -> bool:
+        task = fedgmr.Task(name="given", model=model, train=data, test=data, **more)
+        order = SampleOrder([np.arange(9)], seed=0, batch_size=2)
+        return LocalWork(task=task, order=order, rule=PlainSGD(), steps=1, seed=0).single
+
+    assert single((X, Y))
+    assert single(Rows())
+    assert not single(Rows(), lazy=True)
+    assert not single(((X[:, :2], X[:, 2:]), Y), Summed)
+    assert not single((X, Y), Summed, prepare=lambda x: (x[:, :2], x[:, 2:]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("lazy", [False, True])
+def test_auto_takes_the_plain_loop_on_a_gpu(*, lazy: bool) -> None:
+    data = ((X[:, :2], X[:, 2:]), Y)
+    task = fedgmr.Task(name="given", model=Summed, train=data, test=data, holdout=10, lazy=lazy)
+    link = fedgmr.Link(down=1.0, up=1.0)
+    result = fedgmr.simulate(task, method="fedavg", fleet=[link], seconds=1, device="cuda", progress=False)
+    assert result.recipe.execution.executor == "sequential"
+    assert result.history[-1]["tick"] > 0

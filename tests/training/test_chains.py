@@ -145,3 +145,13 @@ def test_narrow_chains_are_arranged_on_a_cpu_alone(device: str, gains: bool) -> 
     cutter = SlicedCutter(net, layout, plan, (0.5, 1.0), torch.device(device))
     levels = LevelMap(torch.zeros(layout.size, dtype=torch.uint8), (0.5, 1.0))
     assert bool(cutter.cut(levels, 1).module.module._forward_pre_hooks) is gains
+
+
+def test_a_chain_that_is_called_by_name() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2))
+    images = torch.randn(2, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    expected = net(images)
+    chain = Chain.of(net)
+    assert chain is not None
+    chain.arrange()
+    assert torch.equal(net(input=images), expected)

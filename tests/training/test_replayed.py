@@ -54,10 +54,10 @@ def test_what_waits_for_the_device_stays_eager() -> None:
 
 
 @CUDA
-@pytest.mark.parametrize("tokens", [False, True])
-def test_a_gpu_scores_as_a_cpu_and_the_model_may_change_meanwhile(tokens: bool) -> None:
+@pytest.mark.parametrize("kind", ["numbers", "tokens", "read when needed"])
+def test_a_gpu_scores_as_a_cpu_and_the_model_may_change_meanwhile(kind: str) -> None:
     draw = torch.Generator().manual_seed(0)
-    if tokens:
+    if kind == "tokens":
         inputs, targets = (torch.randint(0, 9, (40, 5), generator=draw) for _ in range(2))
         task = Task(
             name="t",
@@ -69,7 +69,8 @@ def test_a_gpu_scores_as_a_cpu_and_the_model_may_change_meanwhile(tokens: bool) 
         )
     else:
         samples = (torch.randn(40, 6, generator=draw), torch.randint(0, 3, (40,), generator=draw))
-        task = Task(name="t", model=lambda: nn.Linear(6, 3), train=samples, test=samples)
+        lazy = kind == "read when needed"
+        task = Task(name="t", model=lambda: nn.Linear(6, 3), train=samples, test=samples, lazy=lazy)
     moved = task.to(torch.device("cuda"))
     here, there = Evaluator(task, task.layout()), Evaluator(moved, moved.layout(), validation=moved.test)
     empty = torch.empty(0)

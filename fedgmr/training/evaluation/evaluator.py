@@ -6,7 +6,7 @@ of a run that are measured.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 
@@ -105,7 +105,8 @@ class Evaluator:
         layout.bind(self.module, self.flat, self.buffers)
         self._norms = BatchNorms(self.module)
         self._norm: Norm = "running" if norm == "rebuilt" and validation is None else norm
-        self._programs: dict[str, Replayed] = {}
+        self._programs: dict[str, Callable[[], Sums]] = {}
+        self._lazy = task.test.lazy or (validation is not None and validation.lazy)  # a graph would not read again
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def test(self, model: Tensor, buffers: Tensor) -> Measurement:
@@ -143,7 +144,8 @@ class Evaluator:
 
     def _measure(self, part: str, model: Tensor, buffers: Tensor) -> Measurement:
         if part not in self._programs:
-            self._programs[part] = Replayed(partial(self._computed, part), self.flat.device)
+            compute = partial(self._computed, part)
+            self._programs[part] = compute if self._lazy else Replayed(compute, self.flat.device)
         self._await(model, buffers)
         with _on(self._stream):
             self._load(model, buffers)
