@@ -284,6 +284,7 @@ class RunInProgress:
             "readings": self._readings,
             "final_accuracy": last["accuracy"],
             "final_loss": last["loss"],
+            "final_metrics": {metric.name: last["accuracy"], **last.get("metrics", {})},
             "validation_accuracy": None if validated is None else _finite(validated),
             "decides_on_test": on_test,
             "best_view": None if on_test else best,

@@ -87,7 +87,10 @@ class History(Sequence[Row]):
 
     def of_clients(self, name: str) -> NDArray[np.float64]:
         """A figure of the evaluations per client (`mean`, `p10`, `worst`, `jain`, ...), NaN where there was none."""
-        return np.array([row.get("clients", {}).get(name) for row in self.rows], dtype=np.float64)
+        try:
+            return np.array([row.get("clients", {}).get(name) for row in self.rows], dtype=np.float64)
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"The clients of an evaluation are not numbers by name ({error}): restore it.") from error
 
     def table(self) -> list[dict[str, Any]]:
         """One flat row per evaluation, without the lists per client; `views.padded.accuracy` is a field of a field."""

@@ -37,6 +37,7 @@ def test_a_comparison_follows_the_error(fedgmr: Command) -> None:
         assert run.history.table()[-1]["MAE"] == run.final_accuracy < run.history.accuracy[0]
         assert run.history[-1]["metrics"]["RMSE"] > run.final_accuracy
         assert [reading["name"] for reading in run.summary["readings"]] == ["MAE", "RMSE"]
+        assert run.summary["final_metrics"] == {"MAE": run.final_accuracy, **run.history[-1]["metrics"]}
         views = run.summary["views"]
         if len(views) > 1:
             assert views[run.summary["best_view"]]["validation"] <= views["merged"]["validation"]
