@@ -11,7 +11,7 @@ TORCH ?= $(shell grep '^torch==' constraints.txt)
 DEMO_OUTPUT ?= runs/demo
 #: DEMO_SETTINGS  changed settings of the demo's recipe, such as "seconds=300 short=true"; give another DEMO_OUTPUT too
 DEMO_SETTINGS ?=
-#: PYTEST         further arguments for pytest, such as "-x tests/wire"
+#: PYTEST         further arguments for pytest, such as "-x tests/wire", or "-n 8" for more processes than two
 PYTEST ?=
 
 #: SOAK           further arguments for the soaks, such as "--minutes 10 --nodes 8"; `--help` lists them
@@ -47,7 +47,7 @@ demo: $(VENV)/demo.stamp ## Set up, then compare FedGMR with its ablation, FedAv
 	$(BIN)/fedgmr demo output=$(DEMO_OUTPUT) $(DEMO_SETTINGS)
 
 test: lint ## Set up, then lint, type-check and run the tests that are not slow
-	$(BIN)/pytest -m "not slow" $(PYTEST)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" $(PYTEST)
 
 test-slow: $(VENV)/dev.stamp ## Run the slow tests (status 5 of pytest: there are none), then test-flower
 	$(BIN)/pytest -m slow $(PYTEST) || test $$? -eq 5
