@@ -58,14 +58,14 @@ def top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
     return (chosen == _alike(targets, chosen)).sum(), targets.numel()
 
 
-def accuracy() -> Metric:
-    """Share of right predictions, what a task has unless it says otherwise."""
-    return Metric(measure=top1)
+def accuracy(*, ignore: int | None = None) -> Metric:
+    """Share of right predictions, what a task has unless it says otherwise; `ignore`: a target that does not count."""
+    return Metric(measure=top1 if ignore is None else partial(_among, 1, ignore), classes=True)
 
 
-def top_k(k: int) -> Metric:
-    """Share of targets among the k highest outputs."""
-    return Metric(name=f"top-{k} accuracy", measure=partial(_among, k), classes=True)
+def top_k(k: int, *, ignore: int | None = None) -> Metric:
+    """Share of targets among the k highest outputs; `ignore`: a target that does not count."""
+    return Metric(name=f"top-{k} accuracy", measure=partial(_among, k, ignore), classes=True)
 
 
 def recall(classes: int, of: Literal["mean", "worst"] | int = "mean") -> Metric:
@@ -121,10 +121,17 @@ def _alike(targets: Tensor, wanted: Tensor) -> Tensor:
     return targets
 
 
-def _among(k: int, outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+def _among(k: int, ignore: int | None, outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
     dim = class_dim(outputs, targets)
     highest = outputs.topk(k, dim).indices
-    return (highest == _alike(targets, highest.select(dim, 0)).unsqueeze(dim)).sum(), targets.numel()
+    right = (highest == _alike(targets, highest.select(dim, 0)).unsqueeze(dim)).any(dim)
+    if ignore is None:
+        return right.sum(), targets.numel()
+    return (right & (targets != ignore)).sum(), _counted(targets, ignore)
+
+
+def _counted(targets: Tensor, ignore: int | None) -> int:
+    return targets.numel() if ignore is None else int((targets != ignore).sum())
 
 
 def _by_class(classes: int, outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
@@ -161,7 +168,7 @@ def _squared(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
 def _weighed(
     loss: Callable[[Tensor, Tensor], Tensor], ignore: int | None, outputs: Tensor, targets: Tensor
 ) -> tuple[Tensor, int]:
-    count = targets.numel() if ignore is None else int((targets != ignore).sum())
+    count = _counted(targets, ignore)
     return loss(outputs, targets) * count, count
 
 

@@ -63,6 +63,9 @@ def test_top_k_and_perplexity() -> None:
     outputs = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
     batch = outputs, torch.tensor([0, 1, 2])
     assert pooled(metrics.top_k(2), batch) == pytest.approx(2 / 3)
+    some = outputs, torch.tensor([0, 2, 2])  # the first is right, the others are wrong or left out
+    assert [pooled(metrics.accuracy(ignore=2), some), pooled(metrics.accuracy(), some)] == [1.0, pytest.approx(1 / 3)]
+    assert pooled(metrics.top_k(2, ignore=1), (outputs, torch.tensor([0, 1, 2]))) == 0.5
     even = torch.zeros(4, 5)
     assert pooled(metrics.perplexity(), (even, torch.tensor([0, 1, 2, 3]))) == pytest.approx(5)
     ignoring = metrics.perplexity(lambda o, t: functional.cross_entropy(o, t, ignore_index=0), ignore=0)
