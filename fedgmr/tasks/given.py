@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from fedgmr.submodels.inputs import Inputs, each, leaves
 from fedgmr.tasks.collation import classes_as_int64, stack, tensor_of
 from fedgmr.tasks.columns import Columns, first_sample, is_table, name_columns, table_source
-from fedgmr.tasks.samples import Batch, Places, Reading, Samples, Source
+from fedgmr.tasks.samples import Batch, LazyInputs, Places, Samples, Source
 
 _LARGE = 2 << 30  # bytes above which a dataset is read when it is needed
 _CHUNK = 512  # samples read at once on the way into memory
@@ -67,7 +67,7 @@ def settle(source: Source, where: str, lazy: bool | None) -> Samples:
     if lazy:
         if known is None or not torch.equal(known[: len(few)], targets):
             known = torch.cat([source.read(places)[1] for places in _chunks(source.count)])
-        return Samples(Reading(lambda places: source.read(places)[0]), known)
+        return Samples(LazyInputs(lambda places: source.read(places)[0]), known, np.arange(source.count))
     everything = each(lambda tensor: tensor.new_empty((source.count, *tensor.shape[1:])), (inputs, targets))
     for places in _chunks(source.count):
         for room, part in zip(leaves(everything), leaves(source.read(places)), strict=True):

@@ -65,10 +65,12 @@ def _clients(data: Any, test: Samples, where: str) -> dict[Any, Any] | None:
 def _is_dataset(own: Any, test: Samples) -> bool:
     """Whether an entry is a client's dataset, and not a sample or an array."""
     if isinstance(own, tuple):
+        if len(own) != 2:
+            return False
         dims = {tensor.dim() for tensor in leaves(test[:1][0])}
         given = own[0] if isinstance(own[0], Mapping | tuple) else {"": own[0]}
         arrays = list(given.values()) if isinstance(given, Mapping) else list(given)
-        return len(own) == 2 and np.ndim(own[1]) > 0 and {getattr(a, "ndim", -1) for a in arrays} == dims
+        return np.ndim(own[1]) > 0 and {getattr(a, "ndim", -1) for a in arrays} == dims
     pairs = isinstance(own, list) and bool(own) and isinstance(own[0], tuple)
     return pairs or isinstance(own, Samples | Dataset) or is_table(own)
 

@@ -25,7 +25,7 @@ Batch = tuple[Inputs, Tensor]
 _AHEAD = 2  # batches that are read while one is worked on
 
 
-class Reading:
+class LazyInputs:
     """Inputs that are read when they are needed, by one thread, so that a source need not bear several at once."""
 
     def __init__(self, read: Callable[[Places], Inputs]) -> None:
@@ -45,14 +45,14 @@ class Reading:
 class Samples:
     """Inputs with their targets."""
 
-    inputs: Inputs | Reading
+    inputs: Inputs | LazyInputs
     targets: Tensor  # their device is that of all that is handed out
-    places: Places | None = None  # of these samples in the reading; None: all in their order
+    places: Places | None = None  # of lazy inputs: where these samples are among all that can be read
 
     @property
     def lazy(self) -> bool:
         """Whether inputs are read when they are needed."""
-        return isinstance(self.inputs, Reading)
+        return isinstance(self.inputs, LazyInputs)
 
     @property
     def device(self) -> torch.device:
@@ -69,7 +69,7 @@ class Samples:
         """The inputs and targets of these samples."""
         if not isinstance(chosen, slice | Tensor | np.ndarray):
             raise TypeError("Samples are chosen by a slice or an array of indices; their parts: .inputs, .targets")
-        if not isinstance(self.inputs, Reading):
+        if not isinstance(self.inputs, LazyInputs):
             return each(lambda tensor: tensor[chosen], self.inputs), self.targets[chosen]
         return next(self.ahead([chosen]))
 
@@ -80,13 +80,13 @@ class Samples:
 
     def part(self, chosen: Chosen) -> "Samples":
         """Only these samples; what is not in memory stays where it is."""
-        if not isinstance(self.inputs, Reading):
+        if not isinstance(self.inputs, LazyInputs):
             return Samples(*self[chosen])
         return replace(self, targets=self.targets[chosen], places=self._places(chosen))
 
     def ahead(self, batches: Iterable[Chosen]) -> Iterator[Batch]:
         """The chosen batches one after the other; what must be read is read while the caller works on another."""
-        if not isinstance(self.inputs, Reading):
+        if not isinstance(self.inputs, LazyInputs):
             yield from map(self.__getitem__, batches)
             return
         waiting: deque[tuple[Future[Inputs], Tensor]] = deque()
@@ -109,8 +109,8 @@ class Samples:
         return replace(self, inputs=inputs, targets=self.targets.to(device))
 
     def _places(self, chosen: Chosen) -> Places:
-        places = np.arange(len(self)) if self.places is None else self.places
-        return places[chosen.cpu().numpy() if isinstance(chosen, Tensor) else chosen]
+        assert self.places is not None
+        return self.places[chosen.cpu().numpy() if isinstance(chosen, Tensor) else chosen]
 
     def _handed_out(self, read: "Future[Inputs]", targets: Tensor) -> Batch:
         return each(lambda tensor: tensor.to(self.device), read.result()), targets

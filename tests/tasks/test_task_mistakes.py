@@ -79,6 +79,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"train": (X, Y, Y)},
         r"t\.train is a tuple of 3 entries: give \(inputs, targets\); inputs may be a",
     ),
+    "an empty sample": ({"train": [()]}, r"t\.train\[0\] is 0 entries: let every sample be \(input, target\)"),
+    "no clients": ({"train": {}}, r"t\.train is empty: give a dataset per client, at least one\."),
     "arrays by name": ({"train": {"x": X, "y": Y}}, r"t\.train is a dict: give \(inputs, targets\)"),
     "all splits": (
         {"train": DatasetDict(train=ROWS)},
