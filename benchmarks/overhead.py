@@ -52,7 +52,7 @@ PARTS: tuple[Part, ...] = (
     ("record", Recorder, "record"),
     ("record", Recorder, "sync"),
     ("checkpoint", progress, "save_checkpoint"),
-    ("final files", progress, "save_model"),
+    ("final files", progress, "save_models"),
     ("final files", progress, "write_summary"),
     ("load data", run, "make_task"),
     ("set-up", run, "resolve"),
