@@ -124,6 +124,6 @@ def test_missing_flower_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.undo()
     monkeypatch.setattr(sites.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SettingError, match=r"pip install fedgmr\[flower\]"):
+    with pytest.raises(SettingError, match=r"flwr is not installed, which deployments need: pip install 'flwr>="):
         Site.create(tmp_path / "flower", clients=1, tls=False)
     assert not (tmp_path / "flower").exists()
