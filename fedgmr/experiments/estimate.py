@@ -214,8 +214,9 @@ def _way(data: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that decide how long a client's task and an evaluation take."""
     method = {name: data["method"][name] for name in ("ladder", "ranking", "local")}
     evaluation = {name: value for name, value in data["evaluation"].items() if name != "every_seconds"}
-    sections = {name: data[name] for name in ("task", "training", "device", "execution")}
-    return sections | {"method": method, "evaluation": evaluation}
+    training = {name: value for name, value in data["training"].items() if name not in ("learning_rate", "schedule")}
+    sections = {name: data[name] for name in ("task", "device", "execution")}
+    return sections | {"method": method, "training": training, "evaluation": evaluation}
 
 
 def _wall_seconds(device: torch.device, work: Callable[..., object], *arguments: object) -> float:
