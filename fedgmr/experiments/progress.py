@@ -255,7 +255,7 @@ class RunInProgress:
 
     def _summary(self, status: str, validated: float | None = None) -> dict[str, Any]:
         recipe, task, rows = self.assembly.recipe, self.assembly.task, self.recorder.rows
-        metric, scores = task.metrics[0], compared(rows)
+        metric, scores = task.metrics[0], compared(rows, stopped=self.watching.stopped is not None)
         last = rows[-1]
         views = {
             name: {"accuracy": view["accuracy"], "loss": view["loss"], "validation": scores.get(name)}

@@ -107,10 +107,16 @@ def _buffers(server: Server, level: int) -> Tensor:
     return torch.stack(fitting).mean(0) if fitting else server.buffers
 
 
-def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """By view, the mean validation score over the last ten evaluations, where it was validated there."""
+def compared(rows: Sequence[Mapping[str, Any]], *, stopped: bool = False) -> dict[str, float]:
+    """By view, the mean validation score over the last ten evaluations, where it was validated there.
+
+    The last evaluations of a stopped run do not all test the same views. Those count that tested what the last one did,
+    so that no view is compared by other evaluations than another.
+    """
     scores: dict[str, list[float]] = {}
     for row in rows[-_LAST:]:
+        if stopped and row.get("views", {}).keys() != rows[-1].get("views", {}).keys():
+            continue
         for name, measured in ((MERGED, row), *row.get("views", {}).items()):
             if measured.get("validation") is not None:
                 scores.setdefault(name, []).append(measured["validation"])

@@ -12,6 +12,7 @@ import fedgmr
 from fedgmr import Stop, Watcher
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.seal import verify_run
+from fedgmr.experiments.views import compared
 from fedgmr.recipe import Recipe, recipe_from
 from fedgmr.tasks.metrics import Metric, top1
 from fedgmr.training.evaluation.stopping import EarlyStopping
@@ -136,6 +137,18 @@ def test_a_recipe_stops_on_validation_samples_and_resumed_at_the_same_row(method
     assert (verify_run(tmp_path / "cut"), len(resumed.history)) == (verify_run(tmp_path / "whole"), len(values))
     with pytest.raises(ValueError, match="is finished"):
         resume_run(tmp_path / "cut", trust=["e2e"])
+
+
+def test_the_views_of_a_stopped_run_are_compared_by_the_same_evaluations() -> None:
+    """The level was tested in the last evaluation alone, when all are better than before."""
+
+    def row(merged: float, **views: float) -> dict[str, Any]:
+        return {"validation": merged, "views": {name: {"validation": value} for name, value in views.items()}}
+
+    rows = [row(0.2, padded=0.1), row(0.4, padded=0.3), row(0.9, padded=0.5, level=0.8)]
+    assert compared(rows) == pytest.approx({"merged": 0.5, "padded": 0.3, "level": 0.8})
+    assert compared(rows, stopped=True) == {"merged": 0.9, "padded": 0.5, "level": 0.8}
+    assert compared(rows[:2], stopped=True) == pytest.approx({"merged": 0.3, "padded": 0.2})
 
 
 @pytest.mark.parametrize("validation", ["clients", "test"])
