@@ -23,12 +23,12 @@ def is_table(data: Any) -> bool:
     return all(hasattr(data, name) for name in ("column_names", "with_format", "select_columns", "__getitem__"))
 
 
-def table_source(data: Any, where: str, columns: Columns | None) -> Source:
+def table_source(data: Any, where: str, columns: Columns | None, users: Any) -> Source:
     """A table of Hugging Face's `datasets`, or what behaves like one."""
     if not len(data):
         raise ValueError(f"{where} has 0 inputs and 0 targets: give as many of each, at least one.")
     first = first_sample(data, where)
-    names, single, target = name_columns(first, where, columns)
+    names, single, target = name_columns(first, where, columns, users)
     data = data.select_columns([*names, target])
     if data.format["type"] is None and not any(hasattr(first[name], "getbands") for name in names):  # no images
         data = data.with_format("numpy")
@@ -43,7 +43,9 @@ def table_source(data: Any, where: str, columns: Columns | None) -> Source:
     return Source(count=len(data), read=read, targets=targets)
 
 
-def name_columns(sample: Mapping[str, Any], where: str, columns: Columns | None) -> tuple[list[str], bool, str]:
+def name_columns(
+    sample: Mapping[str, Any], where: str, columns: Columns | None, users: Any
+) -> tuple[list[str], bool, str]:
     """The names of the inputs, whether they are one tensor, and the name of the target."""
     have = f"{where} has the columns {', '.join(sample)}"
     say = "name them, as in columns=('image', 'label') or columns=(('input_ids', 'attention_mask'), 'label')"
@@ -57,7 +59,7 @@ def name_columns(sample: Mapping[str, Any], where: str, columns: Columns | None)
             raise ValueError(f"columns names {', '.join(missing) or 'no inputs'}: {have}; {say}.")
         return names, single, columns[1]
     targets = [name for name in sample if name in _TARGETS]
-    inputs = [name for name in sample if name not in _TARGETS]
+    inputs = [name for name in sample if name not in (*_TARGETS, users if isinstance(users, str) else None)]
     texts = [name for name in inputs if isinstance(sample[name], str | None)]
     if len(targets) != 1 or not inputs or texts:
         why = f" ({texts[0]} is text)" if texts else ""

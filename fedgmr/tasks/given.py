@@ -21,8 +21,8 @@ _LARGE = 2 << 30  # bytes above which a dataset is read when it is needed
 _CHUNK = 512  # samples read at once on the way into memory
 
 
-def source_of(data: Any, where: str, columns: Columns | None = None) -> Source:
-    """The samples of `data`, which the user gave as `where`."""
+def source_of(data: Any, where: str, columns: Columns | None = None, users: Any = None) -> Source:
+    """The samples of `data`, which the user gave as `where`; a column that names the user is no input."""
     if isinstance(data, Samples):
         return Source(count=len(data), read=lambda places: data[torch.from_numpy(places)], memory=data)
     if type(data) is TensorDataset and len(data.tensors) == 2:
@@ -30,9 +30,9 @@ def source_of(data: Any, where: str, columns: Columns | None = None) -> Source:
     if isinstance(data, tuple):
         return _pair(data, where)
     if is_table(data):
-        return table_source(data, where, columns)
+        return table_source(data, where, columns, users)
     _refuse_others(data, where)
-    return _rows(data, where, columns)
+    return _rows(data, where, columns, users)
 
 
 def joined(sources: Sequence[Source]) -> Source:
@@ -106,14 +106,14 @@ def _arrays(given: Any, where: str) -> Inputs:
     return tensor_of(given, where)
 
 
-def _rows(data: Any, where: str, columns: Columns | None) -> Source:
+def _rows(data: Any, where: str, columns: Columns | None, users: Any) -> Source:
     """A map-style dataset: (input, target) or a mapping of columns for every sample."""
     if not len(data):
         raise ValueError(f"{where} has 0 inputs and 0 targets: give as many of each, at least one.")
     first = first_sample(data, where)
     named: tuple[list[str], bool, str] | None = None
     if isinstance(first, Mapping):
-        named = name_columns(first, where, columns)
+        named = name_columns(first, where, columns, users)
     elif not isinstance(first, tuple | list) or len(first) != 2:
         word = f"{len(first)} entries" if isinstance(first, tuple | list) else type(first).__name__
         raise ValueError(f"{where}[0] is {word}: let every sample be (input, target), or a mapping of columns.")

@@ -37,7 +37,7 @@ def training_samples(
     where = f"{name}.train"
     clients = _clients(data, test, where)
     if clients is None:
-        samples = settle(source_of(data, where, columns), where, lazy)
+        samples = settle(source_of(data, where, columns, users), where, lazy)
         if not hasattr(users, "load_partition"):
             return samples, None if users is None else _numbers(_named(users, data, name), len(samples), name)
         places, owners = _dealt(users, data, samples.targets, name)

@@ -69,7 +69,7 @@ class Task:
     def __post_init__(self) -> None:
         check_arguments(self)
         where, settled = f"{self.name}.test", isinstance(self.train, Samples)
-        test = settle(source_of(self.test, where, self.columns), where, self.lazy)
+        test = settle(source_of(self.test, where, self.columns, self.users), where, self.lazy)
         train, users = training_samples(self.name, self.train, self.users, test, self.columns, self.lazy)
         for key, value in {"train": train, "test": test, "users": users}.items():
             object.__setattr__(self, key, value)

@@ -106,6 +106,7 @@ def test_a_column_names_the_user() -> None:
     for data in (rows, table):
         made = task(data, users="writer", columns=("x", "y"))
         assert made.users.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+        assert torch.equal(task(data, users="writer").train[:][0], X), "which is then no input"
     with pytest.raises(ValueError, match=r"owned\.users is 'who': owned\.train has the columns x, y, writer; name"):
         task(rows, users="who", columns=("x", "y"))
 
