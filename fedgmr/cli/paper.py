@@ -109,8 +109,9 @@ def _results(given: argparse.Namespace) -> None:
     output = Path(given.output)
     folder = output.with_suffix("")
     document = results_document(Path(given.directory), folder.name)
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder if document.figures else output.parent).mkdir(parents=True, exist_ok=True)
     for name, draw in document.figures.items():
         write_atomic(folder / name, draw().image())
     write_atomic(output, document.text)
-    print(f"Results: {output}, with {len(document.figures)} figures in {folder}")
+    drawn = f", {len(document.figures)} figures in {folder}" if document.figures else ""
+    print(f"Results: {output}{drawn}")
