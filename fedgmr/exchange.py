@@ -21,6 +21,7 @@ class ClientProfile:
 
     density: float
     samples: int  # 0: not known yet
+    seconds: float | None = None  # of a task, as its link promises; None: not known
     declared: bool = False  # by the client itself, so nobody vouches for the number
 
 
@@ -85,6 +86,7 @@ class News:
     fault: Literal["", "refused", "diverged"] = ""  # why: its answer could not be read, or it says that it diverged
     samples: int | None = None  # it has joined, with so many samples
     classes: Sequence[int] = ()  # of these samples, where the server has asked for them
+    seconds: float | None = None  # its last task took so long, from dispatch to arrival
     level: int | None = None  # the highest level whose round fits the period
 
 

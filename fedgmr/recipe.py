@@ -16,7 +16,7 @@ from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.network import NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
-from fedgmr.server.coordination import Participation
+from fedgmr.server.participation import Participation
 from fedgmr.settings.build import build, settle
 from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.settings.schema import brief, plain, schema

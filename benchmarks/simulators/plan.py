@@ -19,7 +19,7 @@ from workload import NETWORKS, flat
 
 from fedgmr import Task
 from fedgmr.seeding import derived_seed, generator
-from fedgmr.server.coordination import Participation
+from fedgmr.server.participation import Known, Participation
 from fedgmr.tasks.partition import IID, Pool, SampleOrder
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import named_task
@@ -78,7 +78,7 @@ def write_plan(root: Path, workload: Workload, images: Path, *, rounds: int, dat
     participation, given = Participation(count=workload.cohort), [0] * workload.users
     clients, samples = [], []
     for tick in range(rounds):
-        chosen = participation.draw(users, clients=len(users), in_flight=0, seed=seed, tick=tick)
+        chosen = participation.draw(users, Known(clients=len(users), seed=seed, tick=tick), in_flight=0)
         clients.append(chosen)
         samples.append([order.batches(client, given[client], workload.steps) for client in chosen])
         for client in chosen:

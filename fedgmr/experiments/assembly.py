@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedgmr.exchange import ClientProfile
 from fedgmr.experiments.dealing import deal
-from fedgmr.experiments.time_model import make_network, round_period
+from fedgmr.experiments.time_model import make_network, round_period, task_seconds
 from fedgmr.federation import Fleet
 from fedgmr.fleets.measurement import SIMULATED, Meter
 from fedgmr.fleets.rounding import RoundingExecutor
@@ -26,6 +26,7 @@ from fedgmr.server import Server
 from fedgmr.server.admission import ReportRange
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
 from fedgmr.server.label_aware import Labels
+from fedgmr.server.participation import Uniform
 from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.channels.plan import ChannelPlan
@@ -210,7 +211,7 @@ def make_server(recipe: Recipe, task: Task, parts: Sequence[Indices] | None = No
     try_task(task, initial)
     buffers = layout.flatten_buffers(initial)
     plan = make_plan(recipe, task, initial)
-    profiles = _profiles(recipe, parts)
+    profiles = _profiles(recipe, layout, parts)
     server = Server(
         rules=method,
         layout=layout,
@@ -261,14 +262,20 @@ def make_plan(recipe: Recipe, task: Task, model: nn.Module) -> ChannelPlan | Non
     return plan
 
 
-def _profiles(recipe: Recipe, parts: Sequence[Indices] | None) -> list[ClientProfile]:
-    """The server's knowledge of its clients; where densities are measured, all begin with the smallest sub-model."""
+def _profiles(recipe: Recipe, layout: Layout, parts: Sequence[Indices] | None) -> list[ClientProfile]:
+    """The server's knowledge of its clients; where densities are measured, all begin with the smallest sub-model.
+
+    Links are known in a simulation, unless they are to be measured; a policy that asks everybody alike needs none.
+    """
     links = recipe.fleet.resolved_links()
     counts = [0] * len(links) if parts is None else [len(part) for part in parts]
     smallest = recipe.method.levels_in_ladder[0] if recipe.fleet.measured else None
+    seconds: Sequence[float | None] = [None] * len(links)
+    if parts is not None and not recipe.fleet.measured and not isinstance(recipe.participation.policy, Uniform):
+        seconds = task_seconds(recipe, layout)
     return [
-        ClientProfile(density=smallest or link.density or 1.0, samples=count)
-        for link, count in zip(links, counts, strict=True)
+        ClientProfile(density=smallest or link.density or 1.0, samples=count, seconds=expected)
+        for link, count, expected in zip(links, counts, seconds, strict=True)
     ]
 
 

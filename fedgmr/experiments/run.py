@@ -23,7 +23,7 @@ from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method
 from fedgmr.recipe import CheckpointSettings, EvaluationSettings, Recipe
 from fedgmr.reporting.recorder import Recorder
-from fedgmr.server.coordination import Participation
+from fedgmr.server.participation import Participation
 from fedgmr.tasks.partition import Partition
 from fedgmr.tasks.task import Task
 from fedgmr.training.execution import ExecutionSettings

@@ -80,6 +80,21 @@ def round_period(recipe: Recipe, layout: Layout) -> float:
     return _PERIOD_MARGIN * max(trip.arrival for trip in network.send(shipments, settings.merge_seconds))
 
 
+def task_seconds(recipe: Recipe, layout: Layout) -> list[float]:
+    """The time of each client's task by its link: alone, without noise, at its preset density, the level map known."""
+    method, links = recipe.method, recipe.fleet.resolved_links()
+    levels = counted_levels(layout, method.levels_in_ladder)
+    quiet = replace(recipe, network=replace(recipe.network, noise=0.0, server_noise=0.0))
+    network = make_network(quiet, layout, links, per_width=method.local.per_width)
+    seconds = []
+    for client, link in enumerate(links):
+        level = method.level_of(link.density or 1.0)
+        network.uplink_free, network.known_maps = 0.0, {client: (0, level)}
+        shipment = Shipment(client=client, level=level, levels=levels, map_version=0, first_batch=0)
+        seconds += [trip.arrival for trip in network.send([shipment], 0.0)]
+    return seconds
+
+
 def counted_levels(layout: Layout, ladder: Ladder) -> LevelMap:
     """A level map with the right counts; which coordinates they are does not matter for sizes."""
     ends = np.array(kept_counts(ladder, layout.prunable_size)) + layout.size - layout.prunable_size

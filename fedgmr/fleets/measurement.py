@@ -77,14 +77,13 @@ class Meter:
     def observe(self, task: Shipment, *, down: int, up: int, seconds: float, training: float) -> list[News]:
         """Take in a task: its bytes, its time from dispatch to arrival, and how much of that was training.
 
-        Returns the level that fits the period, where there is one.
+        Returns how long it took, and the level that fits the period, where there is one.
         """
         training = min(max(training, 0.0), seconds)
         self.probe(task.client, down=down, up=up, seconds=seconds - training)
         self.training[task.client], self.took[task.client] = training, seconds
-        if self.period is None:
-            return []
-        return [News(client=task.client, level=self._fitting(task, self.period))]
+        level = None if self.period is None else self._fitting(task, self.period)
+        return [News(client=task.client, seconds=seconds, level=level)]
 
     def _fitting(self, task: Shipment, period: float) -> int:
         """The highest level whose round fits the period, or 0; the task's own stays while it is hardly too long."""

@@ -65,7 +65,7 @@ class SimulatedFleet:
     ) -> None:
         """`meter` sees how long tasks take, where densities are measured."""
         self.meter = meter
-        self._sent: dict[int, tuple[float, int]] = {}  # by client: when its task left, bytes down; for the meter
+        self._sent: dict[int, tuple[float, int]] = {}  # by client: when its task left, bytes down
         self.network, self.executor, self.clients, self.absences = network, executor, clients, list(absences)
         self.now = 0.0
         self.bytes_down = [0] * clients
@@ -103,7 +103,7 @@ class SimulatedFleet:
         return [c for c in self._idle if c not in away] if away else list(self._idle)
 
     def news(self) -> list[News]:
-        """Levels that were measured since the last call; nothing is ever lost here, and nobody joins."""
+        """Times and levels that were measured since the last call; nothing is ever lost here, and nobody joins."""
         news, self._news = self._news, []
         return news
 
@@ -114,8 +114,7 @@ class SimulatedFleet:
             heapq.heappush(self._queue, (trip.arrival, self._dispatched, trip.client, trip.up))
             self._dispatched += 1
             self.bytes_down[trip.client] += trip.down
-            if self.meter is not None:
-                self._sent[trip.client] = (leaving, trip.down)
+            self._sent[trip.client] = (leaving, trip.down)
             del self._idle[bisect.bisect_left(self._idle, trip.client)]
         self._tasks.update((task.client, task) for task in tasks)
 
@@ -143,8 +142,11 @@ class SimulatedFleet:
         return self._updates(arrived)
 
     def _measure(self, task: ClientTask, up: int) -> None:
-        if self.meter is not None:
-            sent, down = self._sent.pop(task.client)
+        sent, down = self._sent.pop(task.client, (math.nan, 0))
+        if self.meter is None:
+            if not math.isnan(sent):  # checkpoints of earlier releases do not know when a task left
+                self._news.append(News(client=task.client, seconds=self.now - sent))
+        else:
             training = self.network.training_seconds(task.client)
             self._news += self.meter.observe(task, down=down, up=up, seconds=self.now - sent, training=training)
 
@@ -163,7 +165,7 @@ class SimulatedFleet:
 
     def state(self) -> dict[str, Any]:
         """The state of the fleet without its tasks, which the server keeps, as JSON-ready data."""
-        measured = {} if self.meter is None else {"meter": self.meter.state(), "sent": sorted(self._sent.items())}
+        measured = {} if self.meter is None else {"meter": self.meter.state()}
         return {
             "now": self.now,
             "queue": sorted(self._queue),
@@ -174,6 +176,7 @@ class SimulatedFleet:
             "uplink_free": self.network.uplink_free,
             "known_maps": [[client, *known] for client, known in sorted(self.network.known_maps.items())],
             "refused": dict(self.refused),
+            "sent": sorted(self._sent.items()),
             **measured,
         }
 
@@ -191,6 +194,6 @@ class SimulatedFleet:
         self.refused = Counter(state.get("refused", {}))
         self.network.server_bytes, self.network.uplink_free = state["bytes_server"], state["uplink_free"]
         self.network.known_maps = {client: (version, level) for client, version, level in state["known_maps"]}
+        self._sent = {client: (sent, down) for client, (sent, down) in state.get("sent", ())}
         if self.meter is not None:
             self.meter.restore(state["meter"])
-            self._sent = {client: (sent, down) for client, (sent, down) in state["sent"]}

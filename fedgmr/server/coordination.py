@@ -1,15 +1,12 @@
-"""Coordination: when the server merges (synchronous, semi-asynchronous, asynchronous, by the fastest), and who works.
+"""Coordination: when the server merges (synchronous, semi-asynchronous, asynchronous, by the fastest).
 
 Time here is the fleet's: virtual seconds in a simulation, real ones in a deployment. A merge moment is described by a
 deadline and by arrivals, so many or those of the fastest clients; whichever comes first ends the wait.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
-
-from fedgmr.seeding import generator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,34 +119,3 @@ class Fastest(Coordination):
     def wait(self, tick: int, in_flight: int) -> Wait:
         """Wait for the fastest clients."""
         return Wait(fastest=self.clients, grace=self.grace)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Participation:
-    """The number of clients at work: every free one, or a cohort that draws fill up at each tick."""
-
-    count: int | None = field(default=None, metadata={"at_least": 1, "help": "clients at work at a time; none: all"})
-    fraction: float | None = field(
-        default=None, metadata={"above": 0, "at_most": 1, "help": "the same as a share of the fleet"}
-    )
-
-    def __post_init__(self) -> None:
-        if self.count is not None and self.fraction is not None:
-            raise ValueError(f"count is {self.count} and fraction is {self.fraction}: give one of the two.")
-
-    def draw(
-        self, free: Sequence[int], *, clients: int, in_flight: int, seed: int, tick: int, always: int = 0
-    ) -> list[int]:
-        """The clients, out of the free ones, that get a task now; `clients` is the size of the fleet.
-
-        Clients 0..always-1 are among them whenever they are free; the others are drawn.
-        """
-        # Less a rounding error: 0.07 x 100 is 7.000000000000001.
-        places = max(1, math.ceil(self.fraction * clients - 1e-9)) if self.fraction is not None else self.count
-        if places is None or places - in_flight >= len(free):
-            return list(free)
-        certain = [client for client in free if client < always]
-        drawn = [client for client in free if client >= always]
-        places = max(0, places - in_flight - len(certain))
-        chosen = generator(seed, "cohort", tick).choice(len(drawn), size=places, replace=False)
-        return sorted([*certain, *(drawn[int(i)] for i in chosen)])

@@ -17,9 +17,9 @@ from fedgmr.exchange import ClientProfile, ClientTask, Diverged, News, Update, V
 from fedgmr.server.admission import Admission, ReportRange
 from fedgmr.server.aggregation import Merge, ZeroPadded
 from fedgmr.server.buffer import Contribution
-from fedgmr.server.coordination import Participation
 from fedgmr.server.holds import Holds
 from fedgmr.server.label_aware import Labels
+from fedgmr.server.participation import Known, Participation, Uniform
 from fedgmr.server.recovery import Good, Recovery, go_back, strike, watch
 from fedgmr.server.restoration import Check, Memory
 from fedgmr.server.rules import ServerRules
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedgmr.submodels.channels.plan import ChannelPlan
 
 _UNSETTLED = 256  # losses the server lets a device keep before it looks at them
+_SHORTEST = 1e-9  # seconds of a task; they are divided by
 Validate = Callable[[Tensor, Tensor], float]  # (flat model, buffers) -> metric, higher is better
 
 
@@ -87,6 +88,10 @@ class Server:
         self.updates = [0] * len(clients)
         self.staleness: list[int | None] = [None] * len(clients)
         self.reports: dict[int, tuple[float, int]] = {}
+        # For the policy of participation, by client: see `Known`.
+        self.seconds_of = {client: p.seconds for client, p in enumerate(clients) if p.seconds is not None}
+        self.losses: dict[int, float] = {}
+        self.asked: dict[int, int] = {}
         self.restored: set[int] = set()  # clients that restoration has moved
         self._unsettled: list[tuple[int, int, float | Tensor]] = []  # client, tick and loss of accepted updates
         self.map_version = 0
@@ -96,15 +101,16 @@ class Server:
         """A task for each free client that takes part now; the server remembers what it sent."""
         chosen = self.participation.draw(
             self.holds.allowed(free, self.tick, idle=not self.dispatched),
-            clients=len(self.profiles),
+            self._known(),
             in_flight=len(self.dispatched),
-            seed=self.seed,
-            tick=self.tick,
             always=self.rules.coordination.always,
         )
+        for client in chosen:
+            self.asked.pop(client, None)
+            self.asked[client] = self.tick  # at the end: the order is that of asking
         rate = self.learning_rate(self.rules.coordination.schedule_tick(self.tick, now))
         tasks = []
-        for client in chosen:
+        for client in sorted(chosen):
             task = ClientTask(
                 client=client,
                 version=self.tick,
@@ -174,8 +180,10 @@ class Server:
         waiting = [loss for _, _, loss in unsettled if isinstance(loss, Tensor)]
         known = iter(torch.stack(waiting).tolist() if waiting else [])
         for client, tick, loss in unsettled:
-            if not math.isfinite(next(known) if isinstance(loss, Tensor) else loss):
+            value = next(known) if isinstance(loss, Tensor) else loss
+            if not math.isfinite(value):
                 raise Diverged(client, tick)
+            self.losses[client] = value
 
     def learn(self, news: Iterable[News]) -> None:
         """Take in what the fleet tells about its clients."""
@@ -188,12 +196,28 @@ class Server:
                 self._note_divergence(item.client)
             if item.samples is not None:
                 self._note_samples(item.client, item.samples, item.classes)
+            if item.seconds is not None:
+                self.seconds_of[item.client] = max(item.seconds, _SHORTEST)
             if item.level is not None:
                 self._assign(item.client, item.level)
 
     def density(self, client: int) -> float:
         """The density of the client's current level."""
         return self.ladder[self.client_levels[client]]
+
+    def _known(self) -> Known:
+        """The knowledge that participation decides by."""
+        if not isinstance(self.participation.policy, Uniform):  # which looks at no loss, and need not wait for a device
+            self.settle()
+        return Known(
+            clients=len(self.profiles),
+            seed=self.seed,
+            tick=self.tick,
+            samples=self.weights.counted,
+            seconds=self.seconds_of,
+            losses=self.losses,
+            asked=self.asked,
+        )
 
     def _forget_task(self, client: int) -> None:
         """Give up a task; the client's next one has the same mini-batches again."""

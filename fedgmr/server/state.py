@@ -64,6 +64,9 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "staleness": server.staleness,
         "on_arrival": server.weights.on_arrival,
         "reports": [[level, total, n] for level, (total, n) in sorted(server.reports.items())],
+        "seconds_of": sorted(server.seconds_of.items()),
+        "losses": sorted(server.losses.items()),
+        "asked": list(server.asked.items()),
         "restored": sorted(server.restored),
         "changes": sorted(server.admission.changes.items()),
         "outside": sorted(server.admission.outside),
@@ -93,6 +96,8 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
     server.staleness = list(data["staleness"])
     server.weights.on_arrival = list(data.get("on_arrival", server.weights.on_arrival))
     server.reports = {level: (total, n) for level, total, n in data["reports"]}
+    server.seconds_of = dict(data.get("seconds_of", server.seconds_of))
+    server.losses, server.asked = dict(data.get("losses", ())), dict(data.get("asked", ()))
     server.restored = set(data.get("restored", ()))
     server.admission.changes = dict(data.get("changes", ()))
     server.admission.outside = set(data.get("outside", ()))

@@ -121,6 +121,35 @@ def test_same_weights(case: str, validation: str, tmp_path: Path) -> None:
         assert len(set(moments[-1].staleness)) > 1
 
 
+@pytest.mark.parametrize("method", ["fedgmr", "fedavg"])
+def test_everybody_in_turn(method: str, tmp_path: Path) -> None:
+    plan = recipe(method, CASES[method][1], participation={"count": 2, "policy": "round_robin"})
+    expected, arrivals = simulated(plan)
+    moments = deployed(plan, arrivals, tmp_path)
+    assert [moment.learned() for moment in moments] == [moment.learned() for moment in expected]
+    assert [moment.seconds for moment in moments] == [moment.seconds for moment in expected]
+
+
+@pytest.mark.parametrize("method", ["fedgmr", "fedavg"])
+def test_real_nodes_are_asked_by_what_was_measured(method: str, tmp_path: Path) -> None:
+    """A task of client c takes c + 1 s. Who they are shows in the first tasks, and then the two fastest go on."""
+    rules = {**CASES[method][1], **({"coordination": {"period": 6.0}} if method == "fedgmr" else {})}
+    plan = recipe(method, rules, participation={"count": 2, "policy": "fastest"})
+    clock = VirtualClock()
+
+    def arrival(node: Node, message: Message) -> float:
+        return clock.now() + (node.config["partition-id"] + 1 if message.metadata.message_type == "train" else 0)
+
+    run = assemble_deployed(plan, FakeGrid(clock, partitions(len(LINKS), tmp_path), arrival), RUN, clock, None)
+    moments = drive(run, ticks=6)
+    run.fleet.close()
+    assert clock.problems == []
+    assert run.server.seconds_of == pytest.approx({client: client + 1.0 for client in range(5)}, abs=0.01)
+    # Two at a time: 0 and 1; 2 and 3; 4 and 0; then 0 and 1 again and again.
+    assert moments[-1].updates == (5, 4, 1, 1, 1)
+    assert sorted(run.server.losses) == list(range(5))
+
+
 @pytest.mark.parametrize("method", ["fedgmr", pytest.param("fjord", marks=pytest.mark.slow)])
 def test_same_weights_where_nodes_keep_their_momentum(method: str, tmp_path: Path) -> None:
     optimizer = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.001, "keep": True}

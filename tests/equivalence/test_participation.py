@@ -1,13 +1,17 @@
 """Who takes part: never more clients at work than asked for, and no task for a client that is away."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e import tiny
 
-from equivalence.runs import BRISK, drive, objects
+from equivalence.runs import BRISK, drive, objects, same
 from fedgmr.experiments.assembly import Assembly
+from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedgmr.federation import federate
+from fedgmr.server.state import save_state
 
 CLIENTS = 5
 METHODS: dict[str, dict[str, Any]] = {"fedgmr": BRISK, "fedavg": {}, "fedasync": {}}
@@ -37,6 +41,75 @@ def test_never_more_at_work_than_asked(method: str, participation: dict[str, Any
     drive(run)
     assert max(crowd) == most
     assert {client for _, client in tasks} == set(range(CLIENTS))  # the draw leaves nobody out
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("policy", ["fastest", "round_robin", "by_data", "oort"])
+def test_every_policy_runs_with_every_coordination(method: str, policy: str) -> None:
+    settings = {"seconds": 300.0, "participation": {"count": 2, "policy": policy}}
+    run = objects(tiny.dense(), method, METHODS[method], **settings)  # type: ignore[arg-type]
+    tasks, crowd = _watched(run)
+    moments = drive(run)
+    assert max(crowd) == 2
+    asked = {client for _, client in tasks}
+    if policy != "fastest":
+        assert asked == set(range(CLIENTS))
+    elif method == "fedavg":
+        assert asked == {0, 1}, "with whole models the best links"
+    again = drive(objects(tiny.dense(), method, METHODS[method], **settings))  # type: ignore[arg-type]
+    assert [moment.whole() for moment in moments] == [moment.whole() for moment in again]
+
+
+@pytest.mark.parametrize("densities", [None, "measured"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_cut_run_asks_the_same_clients(method: str, densities: str | None, tmp_path: Path) -> None:
+    def run() -> Assembly:
+        participation = {"fraction": 0.5, "policy": {"kind": "oort", "explore": 0.5}}
+        if densities is None:
+            return objects(tiny.normed(), method, METHODS[method], participation=participation)
+        fleet = {"name": "low", "clients": 5, "scale": 1e-4, "densities": densities}
+        return objects(tiny.normed(), method, METHODS[method], participation=participation, fleet=fleet)
+
+    whole, cut, rest = run(), run(), run()
+    expected = drive(whole, ticks=24)[-1]
+    drive(cut, ticks=12)
+    save_checkpoint(tmp_path, cut.server, cut.fleet, recorded=0, keep=1)
+    load_checkpoint(tmp_path, rest.server, rest.fleet)
+    assert list(rest.server.asked.items()) == list(cut.server.asked.items())
+    federate(rest.server, rest.fleet, seconds=1e9, stop=lambda: rest.server.tick == 24, resumed=True)
+    assert same(rest.server.model, expected.model)
+    (_, one), (_, other) = save_state(whole.server), save_state(rest.server)
+    assert one == other
+    assert rest.fleet.state() == whole.fleet.state()
+    assert len(whole.server.losses) == len(whole.server.seconds_of) == CLIENTS
+
+
+@pytest.mark.parametrize(
+    ("method", "seconds"),
+    [
+        # 1 MiB over the server's 0.001 MiB/s takes 1000 s, longer than client 0's 500 s at 0.002 MiB/s; training
+        # 0.5 s; up at 0.0005 MiB/s 2000 s. The others' own links are the slower ones: 1000 + 0.5 + 4000, and so on.
+        ("fedavg", [3000.5, 5000.5, 12500.5, 25000.5, 50000.5]),
+        # Densities are in proportion to rates, so on its own link each takes 500 + 0.5 + 2000.
+        ("fedgmr", [3000.5, 2500.5, 2500.5, 2500.5, 2500.5]),
+    ],
+)
+def test_links_promise_the_time_of_a_task(method: str, seconds: list[float]) -> None:
+    network = {"sizes": "linear", "full_size": 1, "noise": 0.05}
+    sections = {"network": network, "participation": {"count": 2, "policy": "fastest"}}
+    run = objects(tiny.dense(), method, **sections)
+    assert [run.server.seconds_of[client] for client in range(CLIENTS)] == pytest.approx(seconds, rel=1e-5)
+    assert objects(tiny.dense(), method, network=network).server.seconds_of == {}, "nobody asks"
+
+
+def test_a_simulation_tells_how_long_tasks_took() -> None:
+    network = {"sizes": "linear", "full_size": 1, "noise": 0}
+    sections = {"network": network, "participation": {"count": 2, "policy": "fastest"}}
+    run = objects(tiny.dense(), "fedavg", seconds=1e4, **sections)
+    drive(run, ticks=1)
+    # As above, but client 1's object leaves the server after client 0's, between 1000 s and 2000 s.
+    assert [run.server.seconds_of[client] for client in (0, 1)] == pytest.approx([3000.5, 6000.5])
+    assert [run.server.seconds_of[client] for client in (2, 3, 4)] == pytest.approx([12500.5, 25000.5, 50000.5])
 
 
 def test_a_count_above_the_fleet_means_everyone() -> None:

@@ -89,7 +89,7 @@ def test_the_largest_level_that_fits(period: float, current: int, level: int, mo
     meter = Meter(EXACT, WireSizes(buffers=0), period=period)
     monkeypatch.setattr(meter, "times", lambda task: [2.0, 4.0, 10.0, 20.0])
     task = Shipment(client=3, level=current, levels=LevelMap.full(1), map_version=0, first_batch=0)
-    assert meter.observe(task, down=1, up=1, seconds=1.0, training=0.0) == [News(client=3, level=level)]
+    assert meter.observe(task, down=1, up=1, seconds=1.0, training=0.0) == [News(client=3, seconds=1.0, level=level)]
 
 
 def test_a_meter_assigns_by_the_sizes_of_the_levels() -> None:
@@ -104,15 +104,17 @@ def test_a_meter_assigns_by_the_sizes_of_the_levels() -> None:
     assert meter.expected(7, down=1, up=1) is None
     down, up = sizes.download(levels, [0]), sizes.update(levels, 0)
     assert down == 200_000 + 56
-    news = meter.observe(task, down=down, up=up, seconds=1.0 + down / MIB + up / MIB / 0.5, training=1.0)
+    took = 1.0 + down / MIB + up / MIB / 0.5
+    news = meter.observe(task, down=down, up=up, seconds=took, training=1.0)
     # 50 %: 1 + 1.907 + 3.815 = 6.7 s fits 8 s; 100 %: 12.4 s does not.
     assert meter.times(task) == pytest.approx([1.572, 6.722, 12.444], rel=1e-3)
-    assert news == [News(client=7, level=1)]
+    assert news == [News(client=7, seconds=took, level=1)]
     assert meter.expected(7, down=0, up=0) == pytest.approx(1.572, rel=1e-3), "as the last one, not 1 s"
     again = Meter(prior, sizes)
     again.restore(meter.state())
     assert again.times(task) == meter.times(task)
-    assert again.observe(task, down=1, up=1, seconds=1.0, training=1.0) == [], "without a period no level is measured"
+    news = again.observe(task, down=1, up=1, seconds=1.0, training=1.0)
+    assert news == [News(client=7, seconds=1.0)], "without a period no level is measured"
 
 
 LEVELS = {"high": [4, 3, 0, 0, 0, 0], "low": [4, 4, 3, 2, 1, 0]}  # of their preset densities

@@ -13,7 +13,8 @@ from fedgmr.exchange import ClientProfile, ClientTask, Diverged, Report, Update
 from fedgmr.server import Server, ServerRules
 from fedgmr.server.aggregation import GradientAverage, MaskAware, Mixing, ZeroPadded
 from fedgmr.server.buffer import BufferRule
-from fedgmr.server.coordination import Asynchronous, Participation
+from fedgmr.server.coordination import Asynchronous
+from fedgmr.server.participation import Participation
 from fedgmr.server.restoration import Check, FixedTime, Restoration, Saturation
 from fedgmr.server.staleness import Constant, Polynomial
 from fedgmr.submodels.layout import Layout

@@ -113,6 +113,8 @@ def test_what_changes_the_result_is_in_it() -> None:
         "network.noise=0.5",
         "fleet.scale=0.0002",
         "participation.count=4",
+        "participation={count: 4, policy: oort}",
+        "participation={count: 4, policy: {kind: oort, penalty: 1}}",
         "execution.autocast=bfloat16",
     ]
     assert all(changes_results(word.partition("=")[0]) for word in words)
