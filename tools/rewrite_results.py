@@ -25,7 +25,7 @@ from fedgmr.reporting.records import digest_summary, read_run
 from fedgmr.settings.text import dump, read_mapping
 
 # Built-in tasks whose models have no batch norm, so nothing about it matters.
-_NO_BATCH_NORM = ("mnist5k", "fashion_mnist", "femnist", "cifar10", "stackoverflow")
+_NO_BATCH_NORM = ("mnist5k", "fashion_mnist", "femnist", "cifar10", "stackoverflow", "shakespeare")
 _KEY = re.compile(r"-[0-9a-f]{12}$")
 
 

@@ -22,6 +22,7 @@ def add_verbs(verbs: Any) -> None:
     data = verbs.add_parser("data", help=HELP["data"])
     data.add_argument("--root", metavar="DIR", help="directory with the data (default: FEDGMR_DATA)")
     data.add_argument("--download", metavar="TASK", help="fetch a task's public files into that directory")
+    data.add_argument("download", nargs="?", default=argparse.SUPPRESS, metavar="TASK", help="as --download TASK")
     data.set_defaults(call=_data)
 
     show = verbs.add_parser("show", help=HELP["show"])

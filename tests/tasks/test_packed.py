@@ -186,7 +186,8 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert capsys.readouterr().out == survey(str(tmp_path)) + "\n"
     assert main(["data", "--root", str(tmp_path), "--download", "fashion"]) == 2
     assert capsys.readouterr().err == (
-        "fedgmr: --download is 'fashion', which is not public at a fixed address: give cifar10 or fashion_mnist.\n"
+        "fedgmr: --download is 'fashion', which is not public at a fixed address: "
+        "give cifar10 or fashion_mnist or shakespeare.\n"
     )
 
 
