@@ -171,6 +171,16 @@ def test_example_of_a_callback_runs(capsys: pytest.CaptureFixture[str], monkeypa
     assert handed == "Client 9 is handed merged: 4482 parameters."
 
 
+def test_example_of_a_policy_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    runpy.run_path(str(ROOT / "examples" / "own_policy.py"), run_name="__main__")
+    updates, accuracy = capsys.readouterr().out.split("; accuracy ")
+    counts = json.loads(updates.partition(": ")[2])
+    # Six of ten rest, and three of the other four are asked, so nobody is left far behind.
+    assert max(counts) - min(counts) <= 3 < min(counts)
+    assert float(accuracy) > 0.8
+
+
 def test_snippets_of_the_python_page_run_in_order(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -71,6 +71,9 @@ def _recipe(name: str) -> dict[str, Any]:
         optimizer = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.001, "keep": True}
         training = {"learning_rate": 0.02, "batch_size": 10, "steps": 2, "optimizer": optimizer}
         return recipe("dropped", training=training, checkpoint={"every": 1, "keep": 100})
+    if name == "oort":
+        participation = {"count": 3, "policy": {"kind": "oort", "explore": 0.5}}
+        return recipe("dropped", participation=participation, checkpoint={"every": 1, "keep": 100})
     seconds = 700.0 if name == "fedavg" else 150.0
     return RECIPES.get(name) or recipe("dropped", name, seconds=seconds, checkpoint={"every": 1, "keep": 100})
 
@@ -156,7 +159,7 @@ def test_killed_while_writing_another_file(
     assert left_by(fedgmr.folder / "run") == expected
 
 
-@pytest.mark.parametrize("method", [*(method for method in BUILT_IN if method not in RECIPES), "momentum"])
+@pytest.mark.parametrize("method", [*(method for method in BUILT_IN if method not in RECIPES), "momentum", "oort"])
 def test_every_other_method_too(method: str, fedgmr: Command, undisturbed: Callable[[str], Any]) -> None:
     expected, _ = undisturbed(method)
     write_recipe(fedgmr.folder / f"{method}.json", _recipe(method))

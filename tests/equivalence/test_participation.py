@@ -10,7 +10,9 @@ from e2e import tiny
 from equivalence.runs import BRISK, drive, objects, same
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedgmr.experiments.run import run_recipe
 from fedgmr.federation import federate
+from fedgmr.recipe import load_recipe
 from fedgmr.server.state import save_state
 
 CLIENTS = 5
@@ -58,6 +60,24 @@ def test_every_policy_runs_with_every_coordination(method: str, policy: str) -> 
         assert asked == {0, 1}, "with whole models the best links"
     again = drive(objects(tiny.dense(), method, METHODS[method], **settings))  # type: ignore[arg-type]
     assert [moment.whole() for moment in moments] == [moment.whole() for moment in again]
+
+
+@pytest.mark.parametrize("policy", ["uniform", "fastest", "round_robin", "by_data", "oort"])
+def test_quickstart_with_every_policy(policy: str, tmp_path: Path) -> None:
+    words = [
+        "task=e2e.tiny:dense",
+        "partition.min_samples=5",
+        "seconds=2000",
+        "device=cpu",
+        f"participation={{fraction: 0.3, policy: {policy}}}",
+    ]
+    result = run_recipe(load_recipe("quickstart", words), tmp_path / "run")
+    first, *_, last = result.history
+    assert sum(last["updates"]) >= 150
+    assert max(row["in_flight"] for row in result.history) == 3
+    assert last["accuracy"] > first["accuracy"]
+    if policy == "round_robin":
+        assert max(last["updates"]) - min(last["updates"]) <= 2, "one for a task that is under way"
 
 
 @pytest.mark.parametrize("densities", [None, "measured"])
