@@ -13,7 +13,7 @@ import fedgmr
 from fedgmr.experiments.arguments import recipe_of
 from fedgmr.experiments.assembly import assemble, resolve
 from fedgmr.tasks.partition import IID, ByUser
-from tests.tasks.test_given import Table
+from tasks.test_given import Table
 
 X, Y = torch.arange(24.0).view(12, 2), torch.arange(12) % 3
 PARTS = (slice(0, 5), slice(5, 6), slice(6, 12))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import fedgmr
-from tests.tasks.test_given import Table
+from tasks.test_given import Table
 
 X, Y = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
 NET = nn.Linear(4, 3)
