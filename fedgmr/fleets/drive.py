@@ -5,14 +5,21 @@ Sivaraman and H. Balakrishnan: *Stochastic Forecasts Achieve High Throughput and
 NSDI 2013): 5.2 Mbit/s down and 0.8 up on average, and 94 silent seconds in 17 minutes. docs/links.md has the model.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
 import numpy as np
 import numpy.typing as npt
 
+from fedgmr.fleets.curves import Curve
 from fedgmr.seeding import generator
+from fedgmr.settings.build import settle
 
 Rates = npt.NDArray[np.float64]
 
 MEASURED = (5.2, 0.8)  # Mbit/s down and up, on average
+COMMUTE_REST = 2040  # seconds of a steady link that follow the 1,020 of a commuter's drive
 _GOOD, _WEAK, _SILENT = range(3)
 _DWELL = (30.0, 10.0, 4.0)  # mean seconds of a stay in each state
 _TO_SILENT = 0.58  # of the stays in weak so many end in silence, the others in good; both lead back to weak
@@ -21,6 +28,42 @@ _SIGMA = 0.5  # of the logarithm of the rate within a state
 _CORRELATION = 0.8  # of that logarithm from one second to the next
 _MEMORY = 64  # seconds after which nothing of it is left
 _MIB_OF_MBIT = 1e6 / 8 / 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drive:
+    """Generated drives, which clients share, each scaled to its link and from another second on."""
+
+    kind: ClassVar[str] = "drive"
+
+    seconds: int = field(
+        default=1020, metadata={"at_least": 100, "at_most": 1_000_000, "help": "length of a drive, which then repeats"}
+    )
+    rest: int = field(
+        default=0,
+        metadata={"at_least": 0, "at_most": 1_000_000, "help": "seconds of a steady link between two drives"},
+    )
+    pool: int = field(default=32, metadata={"at_least": 1, "at_most": 32, "help": "drives that are drawn by the seed"})
+    shift: float | Literal["random"] = field(
+        default="random", metadata={"at_least": 0, "help": "seconds of the trace that are over at the start"}
+    )
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+    def load(self, seed: int) -> Sequence[tuple[Curve, Curve]]:
+        """Draw the pool, down and up, at the measured rates."""
+        starts = range(self.seconds + self.rest)
+        pairs = []
+        for number in range(self.pool):
+            down, up = drive_rates(self.seconds, seed=seed, number=number, rest=self.rest)
+            curves = (Curve(starts=starts, rates=rates.tolist(), end=len(rates)) for rates in (down, up))
+            pairs.append((next(curves), next(curves)))
+        return pairs
+
+    def sealed(self) -> "Drive":
+        """Nothing to bind: the seed decides."""
+        return self
 
 
 def state_shares() -> tuple[float, float, float]:

@@ -117,13 +117,22 @@ class Chart:
         """Write `NAME.png` (150 dpi) and `NAME.pdf` into a directory; returns the PNG image, for embedding."""
         image = self.image()
         write_atomic(Path(directory) / f"{name}.png", image)
-        pdf = self._render("pdf", {"CreationDate": None, "Creator": None, "Producer": None})
-        write_atomic(Path(directory) / f"{name}.pdf", pdf)
+        write_atomic(Path(directory) / f"{name}.pdf", self._pdf())
         return image
+
+    def write(self, path: str | Path) -> None:
+        """Write one file: a PNG image (150 dpi) or a PDF, by its suffix."""
+        path = Path(path)
+        if path.suffix not in (".png", ".pdf"):
+            raise ValueError(f"The figure's file is {str(path)!r}: give a name that ends with .png or .pdf.")
+        write_atomic(path, self.image() if path.suffix == ".png" else self._pdf())
 
     def image(self) -> bytes:
         """The PNG image (150 dpi)."""
         return self._render("png", {"Software": None})
+
+    def _pdf(self) -> bytes:
+        return self._render("pdf", {"CreationDate": None, "Creator": None, "Producer": None})
 
     def _render(self, kind: str, metadata: dict[str, None]) -> bytes:
         # Without dates and program names the same run always gives the same files.

@@ -134,6 +134,19 @@ def bytes_figure(run: Run) -> Chart:
     return chart
 
 
+def rates_figure(rates: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]) -> Chart:
+    """Draw rates in Mbit/s over time, a line each, from the edges of their stretches in seconds and their values."""
+    chart = Chart("Rates over time", 3.4)
+    for index, (title, (edges, values)) in enumerate(rates.items()):
+        colour, dashes = COLOURS[index % len(COLOURS)], DASHES[0]
+        chart.axes.stairs(values, edges, color=colour, linewidth=1.2, baseline=None)
+        chart.name_line(float(values[-1]), f"{title} {float(values.mean()):.3g}", colour, dashes)
+    chart.axes.set(ylabel="Mbit/s (names: mean)", ylim=(0, None))
+    chart.time_axis(max(float(edges[-1]) for edges, _ in rates.values()), "trace")
+    chart.place_names()
+    return chart
+
+
 def method_bytes_figure(totals: Mapping[str, NDArray[np.float64]]) -> Chart:
     """Draw the bytes (down, up) of all clients together: one pair of bars per method."""
     down, up = np.array(list(totals.values())).T / 1e6

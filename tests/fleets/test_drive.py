@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedgmr.fleets.drive import drive_rates, good_rates, state_shares
+from fedgmr.fleets.drive import Drive, drive_rates, good_rates, state_shares
 
 MBIT = 8 * 2**20 / 1e6  # Mbit/s of 1 MiB/s
 SECONDS = 1020
@@ -65,3 +65,21 @@ def test_a_rest_is_steady_at_the_mean_of_good_seconds() -> None:
     assert (down[:60] == drive_rates(60, seed=3)[0]).all(), "the same drive before it"
     assert set(down[60:]) == {good_rates()[0]}
     assert set(up[60:]) == {good_rates()[1]}
+
+
+def test_a_pool_of_drives_for_links() -> None:
+    pairs = Drive(seconds=100, rest=50, pool=3).load(7)
+    assert len(pairs) == 3
+    down, up = drive_rates(100, seed=7, number=2, rest=50)
+    assert [list(curve.rates) for curve in pairs[2]] == [down.tolist(), up.tolist()]
+    assert {(curve.starts[0], curve.starts[-1], curve.end) for pair in pairs for curve in pair} == {(0, 149, 150)}
+    assert pairs[2][0].carried(100, 300) == pytest.approx(down.sum() + 50 * good_rates()[0])  # rest, drive, rest
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [({"seconds": 99}, "seconds is 99"), ({"pool": 33}, "pool is 33"), ({"shift": -1.0}, "shift is -1")],
+)
+def test_drives_that_cannot_be(given: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Drive(**given)  # type: ignore[arg-type]
