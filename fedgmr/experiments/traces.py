@@ -103,9 +103,9 @@ def description_table(traces: Mapping[str, Sequence[tuple[str, Curve]]]) -> list
 
 def draw_traces(traces: Mapping[str, Sequence[tuple[str, Curve]]], path: Path) -> None:
     """Draw the rates of traces by name over time; of a long trace the means of stretches."""
-    drawn = {}
+    drawn: dict[str, tuple[Rates, Rates]] = {}
     for name, directions in traces.items():
         for direction, curve in directions:
             rates, width = stretches(curve, _DRAWN)
-            drawn[f"{name} {direction}"] = (width * np.arange(len(rates) + 1), rates)
+            drawn[f"{name} {direction}"] = (np.arange(len(rates) + 1) * np.float64(width), rates)
     rates_figure(drawn).write(path)
