@@ -19,6 +19,7 @@ from fedgmr.reporting.records import Curve, Run
 Numbers = tuple[Measure | None, Measure | None]  # ours, which is None where nothing was run, and the paper's
 _STRONGEST = 6.0  # points of difference from which on a colour does not get stronger
 _GREY = "#767676"
+_SHOWN = 0.2  # share of accuracy that a figure of curves shows below the lowest end of a line
 
 
 def overview_figure(cells: Mapping[tuple[Setting, str], Numbers], columns: Mapping[str, str]) -> Chart:
@@ -57,9 +58,12 @@ def overview_figure(cells: Mapping[tuple[Setting, str], Numbers], columns: Mappi
 
 
 def curves_figure(rows: Sequence[ResultRow]) -> Chart:
-    """Draw the accuracy over time of the number that each row is ordered by, the best at t* first."""
+    """Draw the accuracy over time of the number that each row is ordered by, the best at t* first.
+
+    The first minutes, in which all rise from chance, are cut off below, so that the ends can be told apart.
+    """
     curves = {row.title: _curve([entry.run for entry in row.runs], row.order_kind) for row in rows}
-    return accuracy_figure(curves)
+    return accuracy_figure(curves, bottom=max(0.0, min(float(curve.mean[-1]) for curve in curves.values()) - _SHOWN))
 
 
 def _curve(runs: Sequence[Run], kind: Kind) -> Curve:

@@ -1,6 +1,6 @@
 """A figure in the style that all figures share: fonts, colours, time axis, bars, names at the ends of lines.
 
-The colours are Okabe and Ito's, which colour-blind readers can tell apart; line styles repeat the cue. A chart has no
+The colours are Okabe and Ito's and a wine red, which colour-blind readers can tell apart; line styles repeat the cue. A chart has no
 global plotting state, so it can be drawn in any thread and without a display. Read `plots` next.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedgmr.files import write_atomic
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D", "#882255")
 Dashes = tuple[float, tuple[float, ...]]
 DASHES: tuple[Dashes, ...] = tuple(
     (0.0, pattern) for pattern in ((), (5, 1.5), (1.5, 1.2), (6, 1.5, 1.5, 1.5), (3, 1), (8, 2), (5, 1, 1, 1, 1, 1))

@@ -16,9 +16,17 @@ _DOTS = 100
 
 
 def accuracy_figure(
-    curves: Mapping[str, Curve], *, target: float | None = None, clock: str = "virtual", reading: Reading | None = None
+    curves: Mapping[str, Curve],
+    *,
+    target: float | None = None,
+    clock: str = "virtual",
+    reading: Reading | None = None,
+    bottom: float = 0.0,
 ) -> Chart:
-    """Draw the leading metric (as recorded in the curves, as people read it in the figure) over time, a line each."""
+    """Draw the leading metric (as recorded in the curves, as people read it in the figure) over time, a line each.
+
+    `bottom`: the smallest share that is shown.
+    """
     reading = reading or Reading()
     chart, factor = Chart(f"{reading.title} over {clock} time", 4.0), reading.factor
     axes = chart.axes
@@ -37,7 +45,7 @@ def accuracy_figure(
     if target is not None:
         axes.axhline(factor * target, color=INK, linewidth=0.8, dashes=(2, 3), zorder=0)
         chart.name_line(factor * target, f"target {reading.target_text(target)}", INK, (0, (2, 3)))
-    axes.set(ylabel=reading.label, ylim=(max(0.0, axes.get_ylim()[0]) if reading.share else None, None))
+    axes.set(ylabel=reading.label, ylim=(max(factor * bottom, axes.get_ylim()[0]) if reading.share else None, None))
     if not reading.share:
         chart.fit(*(curve.mean for curve in curves.values()), np.array([] if target is None else [target]))
     chart.time_axis(max(float(curve.seconds[-1]) for curve in curves.values()), clock)
