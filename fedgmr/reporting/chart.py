@@ -1,7 +1,7 @@
 """A figure in the style that all figures share: fonts, colours, time axis, bars, names at the ends of lines.
 
-The colours are Okabe and Ito's and a wine red, which colour-blind readers can tell apart; line styles repeat the cue. A chart has no
-global plotting state, so it can be drawn in any thread and without a display. Read `plots` next.
+The colours are Okabe and Ito's and a wine red, which colour-blind readers can tell apart; line styles repeat the cue.
+A chart has no global plotting state, so it can be drawn in any thread and without a display. Read `plots` next.
 """
 
 import io
