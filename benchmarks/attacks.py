@@ -25,7 +25,7 @@ from torch import Tensor
 from fedgmr.exchange import ClientTask, Diverged, News, Report, Update
 from fedgmr.experiments.assembly import assemble, make_task, resolve
 from fedgmr.federation import federate
-from fedgmr.fleets.simulated import Absence
+from fedgmr.fleets.availability import Absence
 from fedgmr.recipe import load_recipe
 from fedgmr.training.executor import Executor
 

@@ -65,7 +65,7 @@ def resolve(recipe: Recipe, task: Task) -> Recipe:
 
 
 def resolve_times(recipe: Recipe, layout: Callable[[], Layout]) -> Recipe:
-    """The recipe with its period and evaluation grid written out; asks for the layout only if they follow from it."""
+    """The recipe with period, evaluation grid and the digests of files; asks for the layout only if a time needs it."""
     coordination, every = recipe.method.coordination, recipe.evaluation.every_seconds
     periodic = isinstance(coordination, SemiAsynchronous | Asynchronous)
     period = coordination.period
@@ -76,7 +76,8 @@ def resolve_times(recipe: Recipe, layout: Callable[[], Layout]) -> Recipe:
     if every is None:
         assert period is not None
         every = _EVALUATION_PERIODS * period
-    return replace(recipe, evaluation=replace(recipe.evaluation, every_seconds=every))
+    evaluation = replace(recipe.evaluation, every_seconds=every)
+    return replace(recipe, fleet=recipe.fleet.sealed(), evaluation=evaluation)
 
 
 def resolve_device(name: str) -> str:
@@ -151,7 +152,7 @@ def assemble(recipe: Recipe, task: Task) -> Assembly[SimulatedFleet]:
     meter = None
     if recipe.fleet.measured:
         meter = Meter(SIMULATED, network.sizes, period=round_period(recipe, server.layout))
-    fleet = SimulatedFleet(network, executor, len(links), absences=recipe.fleet.absences, meter=meter)
+    fleet = SimulatedFleet(network, executor, len(links), presence=recipe.fleet.presence(recipe.seed), meter=meter)
     return Assembly(
         recipe=recipe, task=task, server=server, fleet=fleet, evaluator=evaluator, parts=parts, held_out=held_out
     )

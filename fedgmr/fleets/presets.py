@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from fedgmr.fleets.availability import Absence, Availability, DayNight, FileAvailability, make_presence
 from fedgmr.fleets.network import Link
-from fedgmr.fleets.simulated import Absence
+from fedgmr.fleets.presence import Presence
 from fedgmr.settings.build import settle
 
 CLASSES = (
@@ -60,6 +61,14 @@ class FleetSettings:
             "help": "multiplies every rate; model: model size / Conv-2 size, so small models feel the same links",
         },
     )
+    pace: float = field(
+        default=1.0,
+        metadata={"above": 0, "help": "traces and availability run so many times faster; 24 makes a day an hour"},
+    )
+    availability: Availability | None = field(
+        default=None,
+        metadata={"kinds": (FileAvailability, DayNight), "help": "when clients are there; none: always"},
+    )
     absences: tuple[Absence, ...] = field(default=(), metadata={"help": "when clients take no new task"})
 
     def __post_init__(self) -> None:
@@ -98,6 +107,15 @@ class FleetSettings:
         clients = self.clients or 10
         counts = _OF_FIVE[self.name] if clients == 5 else _scaled(COMPOSITIONS[self.name], clients)
         return [link for link, count in zip(CLASSES, counts, strict=True) for _ in range(count)]
+
+    def presence(self, seed: int) -> Presence:
+        """Who is there when."""
+        count = len(self.resolved_links())
+        return make_presence(self.availability, self.absences, count, seed=seed, pace=self.pace)
+
+    def sealed(self) -> "FleetSettings":
+        """The fleet, bound to the content of the files that describe it."""
+        return self if self.availability is None else replace(self, availability=self.availability.sealed())
 
     def rate_scale(self, parameters: int) -> float:
         """The factor on every rate for a model of this size."""

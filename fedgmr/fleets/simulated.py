@@ -9,7 +9,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -17,36 +17,8 @@ from torch import Tensor
 from fedgmr.exchange import ClientTask, News, Update, Verdict
 from fedgmr.fleets.measurement import Meter
 from fedgmr.fleets.network import Network
+from fedgmr.fleets.presence import Presence
 from fedgmr.training.executor import Executor
-
-_ROUNDING = 1e-9  # seconds; a return computed by `change` must not fall just before itself in `away`
-
-
-@dataclass(frozen=True, kw_only=True)
-class Absence:
-    """Clients that take no new task between two moments; a task in flight is finished."""
-
-    clients: tuple[int, ...] = field(metadata={"at_least": 0, "help": "client numbers, from 0"})
-    start: float = field(metadata={"at_least": 0, "help": "seconds"})
-    end: float = field(metadata={"above": 0, "help": "seconds; must be after start"})
-    every: float | None = field(default=None, metadata={"above": 0, "help": "repeat with this period, in seconds"})
-
-    def __post_init__(self) -> None:
-        if self.end <= self.start:
-            raise ValueError(f"end is {self.end}: give a moment after start ({self.start}).")
-        if self.every is not None and self.every < self.end:
-            raise ValueError(f"every is {self.every}: give a period of at least end ({self.end}).")
-
-    def away(self, now: float) -> bool:
-        """Whether the clients are away at `now`."""
-        return self.start <= (now if self.every is None else (now + _ROUNDING) % self.every) < self.end
-
-    def change(self, now: float) -> float:
-        """The first moment after `now` at which the clients may be back."""
-        offset = 0.0 if self.every is None else now + _ROUNDING - (now + _ROUNDING) % self.every
-        if now < offset + self.end:
-            return offset + self.end
-        return math.inf if self.every is None else offset + self.every + self.end
 
 
 class SimulatedFleet:
@@ -60,13 +32,14 @@ class SimulatedFleet:
         executor: Executor,
         clients: int,
         *,
-        absences: Sequence[Absence] = (),
+        presence: Presence | None = None,
         meter: Meter | None = None,
     ) -> None:
-        """`meter` sees how long tasks take, where densities are measured."""
+        """`presence` says who is there, else everybody; `meter` sees tasks' times, where densities are measured."""
         self.meter = meter
+        self.presence = presence or Presence()
         self._sent: dict[int, tuple[float, int]] = {}  # by client: when its task left, bytes down
-        self.network, self.executor, self.clients, self.absences = network, executor, clients, list(absences)
+        self.network, self.executor, self.clients = network, executor, clients
         self.now = 0.0
         self.bytes_down = [0] * clients
         self.bytes_up = [0] * clients
@@ -75,7 +48,7 @@ class SimulatedFleet:
         self.memories: dict[int, Tensor] = {}  # as of each client's last update that was collected
         self._tasks: dict[int, ClientTask] = {}
         self._news: list[News] = []
-        self._idle = list(range(clients))  # ascending
+        self._idle = self._without_task()  # ascending: clients that are there
         self._trained: dict[int, Update] = {}  # by client: updates made ahead of their arrival
         self._queue: list[tuple[float, int, int, int]] = []  # arrival, dispatch number, client, bytes up
         self._dispatched = 0
@@ -99,8 +72,12 @@ class SimulatedFleet:
 
     def free(self) -> list[int]:
         """Clients that can take a task now."""
-        away = {c for absence in self.absences if absence.away(self.now) for c in absence.clients}
-        return [c for c in self._idle if c not in away] if away else list(self._idle)
+        for client in self.presence.advance(self.now):
+            if client in self.presence.away:
+                self._remove_idle(client)
+            else:
+                self._add_idle(client)
+        return list(self._idle)
 
     def news(self) -> list[News]:
         """Times and levels that were measured since the last call; nothing is ever lost here, and nobody joins."""
@@ -115,7 +92,7 @@ class SimulatedFleet:
             self._dispatched += 1
             self.bytes_down[trip.client] += trip.down
             self._sent[trip.client] = (leaving, trip.down)
-            del self._idle[bisect.bisect_left(self._idle, trip.client)]
+            self._remove_idle(trip.client)
         self._tasks.update((task.client, task) for task in tasks)
 
     def collect(
@@ -132,14 +109,26 @@ class SimulatedFleet:
             self.now, _, client, up = heapq.heappop(self._queue)
             self.bytes_up[client] += up
             arrived.append(self._tasks.pop(client))
-            bisect.insort(self._idle, client)
+            self._add_idle(client)
             self._measure(arrived[-1], up)
         if arrivals is None or len(arrived) != arrivals:
             self.now = until
         elif not arrived:
             # Nobody is at work: the next thing that can happen is a client's return.
-            self.now = min([until, *(absence.change(self.now) for absence in self.absences)])
+            self.now = min(until, self.presence.next_return(self.now))
         return self._updates(arrived)
+
+    def _without_task(self) -> list[int]:
+        return [c for c in range(self.clients) if c not in self._tasks and c not in self.presence.away]
+
+    def _add_idle(self, client: int) -> None:
+        if client not in self._tasks and client not in self.presence.away:
+            bisect.insort(self._idle, client)
+
+    def _remove_idle(self, client: int) -> None:
+        place = bisect.bisect_left(self._idle, client)
+        if self._idle[place : place + 1] == [client]:
+            del self._idle[place]
 
     def _measure(self, task: ClientTask, up: int) -> None:
         sent, down = self._sent.pop(task.client, (math.nan, 0))
@@ -188,7 +177,8 @@ class SimulatedFleet:
         self._queue = [(arrival, number, client, up) for arrival, number, client, up in state["queue"]]
         heapq.heapify(self._queue)
         self._tasks = dict(tasks)
-        self._idle = [client for client in range(self.clients) if client not in tasks]
+        self.presence.advance(self.now)
+        self._idle = self._without_task()
         self._dispatched = state["dispatched"]
         self.bytes_down, self.bytes_up = list(state["bytes_down"]), list(state["bytes_up"])
         self.refused = Counter(state.get("refused", {}))

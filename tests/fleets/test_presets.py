@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from fedgmr.fleets.availability import Absence
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import CLASSES, CONV2_PARAMETERS, FleetSettings
-from fedgmr.fleets.simulated import Absence
 
 DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05)
 

@@ -11,8 +11,9 @@ from torch import nn
 
 from fedgmr.exchange import ClientProfile, ClientTask, Update
 from fedgmr.federation import federate
+from fedgmr.fleets.availability import Absence, make_presence
 from fedgmr.fleets.network import Link, Network, NetworkSettings, Trip
-from fedgmr.fleets.simulated import Absence, SimulatedFleet
+from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.fleets.sizes import WireSizes
 from fedgmr.server import Server, ServerRules
 from fedgmr.server.coordination import Asynchronous, Coordination, Fastest, SemiAsynchronous, Synchronous
@@ -74,7 +75,8 @@ def task(client: int, first_batch: int = 0) -> ClientTask:
 
 def fleet(*seconds: float, absences: Sequence[Absence] = (), merge_seconds: float = 0.0) -> SimulatedFleet:
     network = Timetable(dict(enumerate(seconds)), merge_seconds)
-    return SimulatedFleet(network, Echo(), len(seconds), absences=absences)  # type: ignore[arg-type]
+    presence = make_presence(None, absences, len(seconds), seed=0)
+    return SimulatedFleet(network, Echo(), len(seconds), presence=presence)  # type: ignore[arg-type]
 
 
 def clients(updates: Sequence[Update]) -> list[int]:
@@ -183,13 +185,13 @@ def test_absences_of_the_same_client_add_up() -> None:
 
 
 def test_a_single_absence() -> None:
-    away = Absence(clients=(0,), start=3.0, end=6.0)
+    away = Absence(clients=(0,), start=3.0, end=6.0).gaps
     assert [away.away(t) for t in (0.0, 2.99, 3.0, 5.99, 6.0, 100.0)] == [False, False, True, True, False, False]
-    assert [away.change(t) for t in (0.0, 5.0, 6.0, 7.0)] == [6.0, 6.0, math.inf, math.inf]
+    assert [away.back(t) for t in (0.0, 5.0, 6.0, 7.0)] == [6.0, 6.0, math.inf, math.inf]
 
 
 def test_a_periodic_absence() -> None:
-    away = Absence(clients=(0,), start=3.0, end=6.0, every=10.0)
+    away = Absence(clients=(0,), start=3.0, end=6.0, every=10.0).gaps
     assert [away.away(t) for t in (2.5, 3.0, 6.0, 12.5, 13.0, 15.5, 16.0, 103.0)] == [
         False,
         True,
@@ -200,16 +202,16 @@ def test_a_periodic_absence() -> None:
         False,
         True,
     ]
-    assert [away.change(t) for t in (0.0, 5.0, 6.5, 13.0, 19.5)] == pytest.approx([6, 6, 16, 16, 26])
+    assert [away.back(t) for t in (0.0, 5.0, 6.5, 13.0, 19.5)] == pytest.approx([6, 6, 16, 16, 26])
 
 
 @pytest.mark.parametrize(("every", "end"), [(0.4, 0.1), (141.64, 107.17), (0.3, 0.3), (7.7, 2.2), (1e4 / 3, 1e3 / 7)])
 def test_a_client_is_back_when_its_absence_ends_whatever_the_rounding(every: float, end: float) -> None:
     # 0.5 % 0.4 is 0.0999...8, still before 0.1.
-    away = Absence(clients=(0,), start=end / 2, end=end, every=every)
+    away = Absence(clients=(0,), start=end / 2, end=end, every=every).gaps
     now = 0.0
     for period in range(300):
-        back = away.change(now)
+        back = away.back(now)
         assert back == pytest.approx(period * every + end)
         assert not away.away(back)
         assert away.away(back - end / 4), "and away before"
@@ -302,7 +304,8 @@ def test_state_is_plain_data_and_restores_the_fleet() -> None:
         settings = NetworkSettings(noise=0.2, server_rate=0.001)
         links = [Link(down=1.0, up=0.01 * (c + 1)) for c in range(3)]
         network = Network(settings, links, WireSizes(buffers=0), ims=False, seed=1)
-        return SimulatedFleet(network, Echo(), 3, absences=[Absence(clients=(1,), start=0.0, end=1.0, every=2.0)])
+        away = [Absence(clients=(1,), start=0.0, end=1.0, every=2.0)]
+        return SimulatedFleet(network, Echo(), 3, presence=make_presence(None, away, 3, seed=0))
 
     def play(at: SimulatedFleet, from_batch: int) -> list[tuple[float, list[int]]]:
         seen = []
