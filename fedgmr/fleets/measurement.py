@@ -17,6 +17,7 @@ from fedgmr.fleets.sizes import Sizes
 
 _RATE_DEVIATION = 1000.0  # s/MiB, of a rate nobody has seen yet
 _DRIFT = 0.1  # how much a rate may change from one task to the next, as a share
+_FALLEN, _IN_A_ROW = 3.0, 2  # a link has changed where so many tasks take this many times the expected time
 _TOLERANCE = 1.1  # a level is kept until its round is this much longer than the period
 
 
@@ -41,11 +42,18 @@ class LinkEstimate:
         self.mean = np.array([prior.overhead, 0.0, 0.0])
         self.covariance = np.diag([prior.deviation, _RATE_DEVIATION, _RATE_DEVIATION]) ** 2
         self.observed = 0
+        self.late = 0  # tasks in a row, the last included, that took far longer than expected
 
     def observe(self, *, down: int, up: int, seconds: float) -> None:
         """Take in a task of so many bytes that took `seconds` beside its training."""
         x = _regressor(down, up)
-        error = seconds - float(x @ self.mean)
+        expected = float(x @ self.mean)
+        error = seconds - expected
+        self.late = self.late + 1 if self.observed and seconds > _FALLEN * expected else 0
+        if self.late >= _IN_A_ROW and down + up:
+            # Long times are noisy ones to the filter, so without this it follows a tenth of the rate after eight tasks.
+            rate = error / float(x[1:].sum())
+            self.covariance = self.covariance + np.diag([min(error, self.prior.deviation), rate, rate]) ** 2
         gain = self.covariance @ x
         variance = float(x @ gain) + self.prior.jitter**2 + (self.prior.noise * seconds) ** 2
         gain = gain / max(variance, np.finfo(float).tiny)
@@ -115,7 +123,7 @@ class Meter:
     def state(self) -> list[list[Any]]:
         """Everything, as JSON-ready data."""
         return [
-            [client, e.mean.tolist(), e.covariance.tolist(), e.observed, *(of.get(client) for of in self._last)]
+            [client, e.mean.tolist(), e.covariance.tolist(), e.observed, *(of.get(client) for of in self._last), e.late]
             for client, e in sorted(self.estimates.items())
         ]
 
@@ -126,6 +134,7 @@ class Meter:
             estimate = self.estimates[client] = LinkEstimate(self.prior)
             estimate.mean, estimate.covariance = np.array(mean), np.array(covariance)
             estimate.observed = observed
+            estimate.late = last[2] if len(last) > 2 else 0
             for of, seconds in zip(self._last, last, strict=False):
                 if seconds is not None:
                     of[client] = seconds

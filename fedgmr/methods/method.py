@@ -5,6 +5,7 @@ The files beside this one each hold a Method. Read next: `fedgmr.py`, then `name
 
 from dataclasses import dataclass, field
 
+from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
 from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.rules import ServerRules
 from fedgmr.settings.build import settle
@@ -58,6 +59,12 @@ class Method(ServerRules):
         if self.restoration is not None and len(self.levels_in_ladder) == 1:
             raise ValueError(
                 f"restoration is {self.restoration.kind} and every client holds the whole model: give none."
+            )
+        retreat = None if self.restoration is None else self.restoration.retreat
+        if retreat is not None and not isinstance(self.coordination, SemiAsynchronous | Asynchronous):
+            raise ValueError(
+                f"restoration.retreat is given and coordination is {self.coordination.kind}, which has no period to "
+                "measure tasks by: give coordination: semi_asynchronous, or leave retreat out."
             )
 
     def __repr__(self) -> str:

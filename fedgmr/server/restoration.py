@@ -2,14 +2,15 @@
 
 The saturation rule watches a validation metric of each client and, if wanted, one of the server's own; the fixed-time
 rule raises a floor density with the time that has passed. Both only ever move a client up its ladder. Read next:
-`validation.py`, which measures what a rule asks for.
+`validation.py`, which measures what a rule asks for; `retreat.py`, which takes levels back.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
+from fedgmr.server.retreat import LastTask, Retreat
 from fedgmr.submodels.levels import Ladder
 
 
@@ -41,6 +42,7 @@ class Memory:
     armed: bool = False  # the same: whether it has fired once
     floor: int = -1  # the level below which it leaves nobody
     pause: int = 0  # checks at which nobody is watched
+    last: dict[int, LastTask] = field(default_factory=dict)  # by client, where there is a retreat
 
 
 class Metrics(Protocol):
@@ -66,6 +68,22 @@ class Check:
     metrics: Metrics
     now: float  # seconds
     seconds: float  # the time budget
+    sizes: Sequence[int] = ()  # coordinates by level, for a retreat
+    period: float | None = None  # the same
+
+    def reached(self, client: int, goal: int, retreat: Retreat | None) -> int:
+        """The highest level up to `goal` that a client may move to; its own where there is none."""
+        if retreat is None:
+            return goal
+        assert self.period is not None, "a method without a period is refused"
+        own, last = self.levels[client], self.memory.last.get(client)
+        levels = range(goal, own, -1)
+        return next((n for n in levels if retreat.admits(last, n, sizes=self.sizes, period=self.period)), own)
+
+    def lifted(self, floor: int, retreat: Retreat | None) -> dict[int, int]:
+        """New levels of the clients below a floor: up to it, or as far as they may."""
+        goals = {client: self.reached(client, floor, retreat) for client, level in self.levels.items() if level < floor}
+        return {client: level for client, level in goals.items() if level > self.levels[client]}
 
     @property
     def below(self) -> dict[int, int]:
@@ -93,6 +111,11 @@ class Restoration(Protocol):
         """Whether its moves depend on the time budget, so that no run can be prolonged; true unless a rule says no."""
         return True
 
+    @property
+    def retreat(self) -> Retreat | None:
+        """When the server takes levels back; None: never."""
+        return None
+
     def restore(self, check: Check) -> dict[int, int]:
         """New level by client, for the clients that move."""
 
@@ -119,6 +142,9 @@ class Saturation(Restoration):
     server: bool = field(
         default=False,
         metadata={"help": "watch the zero-padded mean too; each time it has saturated, raise the lowest level by one"},
+    )
+    retreat: Retreat | None = field(
+        default=None, metadata={"help": "takes levels back from clients whose links have become too slow; none: never"}
     )
 
     def __post_init__(self) -> None:
@@ -153,14 +179,15 @@ class Saturation(Restoration):
             memory.pause -= 1
             return {}
         if self.server and self._raised(check):
-            return {client: memory.floor for client, level in below.items() if level < memory.floor}
+            return check.lifted(memory.floor, self.retreat)
         moved = {}
         for client, level in below.items():
             metric = self._metric(client, check)
             if metric is None:
                 continue
             watcher = memory.clients.setdefault(client, Watcher())
-            if watcher.observe(metric) >= self.patience and not watcher.hold:
+            saturated = watcher.observe(metric) >= self.patience and not watcher.hold
+            if saturated and check.reached(client, level + 1, self.retreat) > level:
                 moved[client] = level + 1
                 watcher.clear()
                 watcher.hold = self.hold_off * self.patience
@@ -202,6 +229,9 @@ class FixedTime(Restoration):
     seconds: float | None = field(
         default=None, metadata={"above": 0, "help": "the time of which they are shares; none: the run's"}
     )
+    retreat: Retreat | None = field(
+        default=None, metadata={"help": "takes levels back from clients whose links have become too slow; none: never"}
+    )
 
     @property
     def by_budget(self) -> bool:
@@ -212,4 +242,4 @@ class FixedTime(Restoration):
         """Raise every client below the floor to it."""
         progress = check.now / (check.seconds if self.seconds is None else self.seconds)
         floor = min(len(check.ladder) - 1, int(progress * len(check.ladder) + 1e-9))
-        return {client: floor for client, level in check.levels.items() if level < floor}
+        return check.lifted(floor, self.retreat)

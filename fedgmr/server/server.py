@@ -22,6 +22,7 @@ from fedgmr.server.label_aware import Labels
 from fedgmr.server.participation import Known, Participation, Uniform
 from fedgmr.server.recovery import Good, Recovery, go_back, strike, watch
 from fedgmr.server.restoration import Check, Memory
+from fedgmr.server.retreat import step_back
 from fedgmr.server.rules import ServerRules
 from fedgmr.server.validation import CheckMetrics, measure_update
 from fedgmr.server.weights import Weights
@@ -80,6 +81,7 @@ class Server:
         self.model, self.buffers = model, buffers
         self.previous: Tensor | None = None
         self.client_levels = [rules.level_of(p.density) for p in clients]
+        self.presets = list(self.client_levels)  # levels without restoration: by link, or as measured last
         self.memory = Memory()  # of the restoration rule
         self.own_metrics: dict[int, float] = {}  # by client: of the last of its updates that was measured
         self.buffer: dict[int, Contribution] = {}
@@ -198,6 +200,7 @@ class Server:
                 self._note_samples(item.client, item.samples, item.classes)
             if item.seconds is not None:
                 self.seconds_of[item.client] = max(item.seconds, _SHORTEST)
+                step_back(self, item.client, item.seconds)
             if item.level is not None:
                 self._assign(item.client, item.level)
 
@@ -242,7 +245,8 @@ class Server:
             self.labels.owned[client, list(classes)] = True
 
     def _assign(self, client: int, level: int) -> None:
-        """Give a client a level; levels that restoration has added are not taken back."""
+        """Give a client a level; what restoration has added, only a retreat takes back."""
+        self.presets[client] = level
         if client in self.restored:
             level = max(level, self.client_levels[client])
         if level != self.client_levels[client]:
@@ -289,6 +293,8 @@ class Server:
                 metrics=CheckMetrics(self),
                 now=now,
                 seconds=self.seconds,
+                sizes=self.levels.sizes if rule.retreat else (),
+                period=self.rules.coordination.period,
             )
             for client, level in rule.restore(check).items():
                 self.client_levels[client] = level

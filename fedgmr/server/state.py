@@ -16,6 +16,7 @@ from fedgmr.exchange import ClientTask
 from fedgmr.server.buffer import Contribution
 from fedgmr.server.recovery import Good, Recovery
 from fedgmr.server.restoration import Memory, Watcher
+from fedgmr.server.retreat import LastTask
 from fedgmr.server.server import Server
 from fedgmr.submodels.levels import LevelMap
 
@@ -55,6 +56,8 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "client_levels": server.client_levels,
         "detectors": [[i, *_row_of(watcher)] for i, watcher in sorted(server.memory.clients.items())],
         "memory": [_row_of(server.memory.server), *(getattr(server.memory, name) for name in _WATCHED)],
+        "last_tasks": [[i, t.level, t.seconds, t.slow] for i, t in sorted(server.memory.last.items())],
+        "presets": server.presets,
         "own_metrics": [[client, metric] for client, metric in sorted(server.own_metrics.items())],
         "held": [[getattr(c, name) for name in _HELD] for c in server.buffer.values()],
         "natural": [c.client for c in server.buffer.values() if c.levels is None],
@@ -111,6 +114,11 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
     if "memory" in data:
         row, *watched = data["memory"]
         server.memory = replace(server.memory, server=_watcher_of(row), **dict(zip(_WATCHED, watched, strict=True)))
+    server.memory.last = {
+        client: LastTask(level=level, seconds=seconds, slow=slow)
+        for client, level, seconds, slow in data.get("last_tasks", ())
+    }
+    server.presets = list(data.get("presets", server.presets))
     server.own_metrics = dict(data.get("own_metrics", ()))
     natural = set(data.get("natural", ()))
     server.buffer.clear()

@@ -1,6 +1,7 @@
 """Rates from bytes and times, by hand; and densities measured in a simulation against the presets they should find."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fedgmr.exchange import News, Shipment
 from fedgmr.experiments.assembly import assemble, make_task, resolve
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.federation import federate
-from fedgmr.fleets.measurement import LinkEstimate, Meter, Prior
+from fedgmr.fleets.measurement import SIMULATED, LinkEstimate, Meter, Prior
 from fedgmr.fleets.network import MIB
 from fedgmr.fleets.sizes import WireSizes
 from fedgmr.recipe import recipe_from
@@ -64,6 +65,23 @@ def test_a_link_that_changes_is_followed() -> None:
     for _ in range(20):
         estimate.observe(down=4 * MIB, up=4 * MIB, seconds=5.0 + 80.0)
     assert estimate.seconds(down=4 * MIB, up=4 * MIB) == pytest.approx(85.0, rel=0.1)
+
+
+@pytest.mark.parametrize("prior", [SIMULATED, Prior(overhead=5.0, deviation=3.0, jitter=1.0, noise=0.1)])
+def test_a_tenth_of_the_rate_is_believed_at_the_second_task(prior: Prior) -> None:
+    """A MiB each way at 1 and 0.25 MiB/s takes 5 s beside the overhead, at a tenth of these rates 50 s."""
+    estimate = LinkEstimate(prior)
+    for _ in range(10):
+        estimate.observe(down=MIB, up=MIB, seconds=prior.overhead + 5.0)
+    expected = []
+    for _ in range(2):
+        estimate.observe(down=MIB, up=MIB, seconds=prior.overhead + 50.0)
+        expected.append(estimate.seconds(down=MIB, up=MIB))
+    assert expected[0] < 0.3 * (prior.overhead + 50.0), "one slow task may be a tunnel"
+    assert expected[1] == pytest.approx(prior.overhead + 50.0, rel=0.1)
+    for _ in range(2):
+        estimate.observe(down=MIB, up=MIB, seconds=prior.overhead + 50.0)
+    assert estimate.late == 0
 
 
 def test_noise_averages_out() -> None:
@@ -142,6 +160,36 @@ def test_a_simulated_fleet_is_measured_to_its_classes(fleet: str) -> None:
     assert history[0] != [0] * 6, "the first tasks have told already"
     assert history[-1] == LEVELS[fleet]
     assert run.server.updates[5] > 10, "everybody's round fits the period"
+
+
+def test_measured_densities_follow_a_link_that_falls_to_a_tenth() -> None:
+    """The fastest client holds everything; at a tenth of its rate a tenth fits the period, and later everything."""
+    recipe = recipe_from(
+        {
+            "seconds": 1e5,
+            "task": "mnist5k",
+            "method": "fedgmr_without_restoration",
+            "fleet": {"name": "low", "clients": 5, "densities": "measured", "scale": "model"},
+            "training": {"steps": 1, "batch_size": 2},
+        }
+    )
+    task = make_task(recipe)
+    run = assemble(resolve(recipe, task), task)
+    network, history = run.fleet.network, list[tuple[int, int, int]]()
+    fast = list(network.links)
+    slow = [replace(fast[0], down=fast[0].down / 10, up=fast[0].up / 10), *fast[1:]]
+
+    def after_tick() -> None:
+        tick = run.server.tick
+        network.links = slow if 8 <= tick < 40 else fast
+        history.append((tick, run.server.client_levels[0], run.server.updates[0]))
+
+    federate(run.server, run.fleet, seconds=55.5 * run.recipe.method.coordination.period, after_tick=after_tick)
+    level = {tick: level for tick, level, _ in history}
+    updates = {tick: updates for tick, _, updates in history}
+    assert (level[8], level[40], level[55]) == (4, 1, 4)
+    fell = next(tick for tick in level if tick > 8 and level[tick] == 1)
+    assert updates[fell] - updates[8] <= 4, "one task was on its way at the old rate, two settle it"
 
 
 class _Interrupting(Watcher):
