@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedgmr.exchange import ClientProfile, ClientTask, Shipment, Update
 from fedgmr.federation import federate
-from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings
+from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings, steady_links
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.fleets.sizes import IndexedSizes, LinearSizes, PaperSizes, Sizes, WireSizes
 from fedgmr.methods import Method
@@ -43,6 +43,7 @@ def make_network(
         ims=recipe.method.ims if ims is None else ims,
         seed=recipe.seed,
         scale=recipe.fleet.rate_scale(layout.size),
+        pace=recipe.fleet.pace,
     )
 
 
@@ -67,7 +68,7 @@ def round_period(recipe: Recipe, layout: Layout) -> float:
     """
     if recipe.method.coordination.period is not None:
         return recipe.method.coordination.period
-    links = recipe.fleet.resolved_links()
+    links = steady_links(recipe.fleet.resolved_links(), recipe.seed)
     ladder = tuple(sorted({link.density for link in links if link.density is not None}))
     levels = counted_levels(layout, ladder)
     settings = replace(recipe.network, noise=0.0, server_noise=0.0)
@@ -82,7 +83,7 @@ def round_period(recipe: Recipe, layout: Layout) -> float:
 
 def task_seconds(recipe: Recipe, layout: Layout) -> list[float]:
     """The time of each client's task by its link: alone, without noise, at its preset density, the level map known."""
-    method, links = recipe.method, recipe.fleet.resolved_links()
+    method, links = recipe.method, steady_links(recipe.fleet.resolved_links(), recipe.seed)
     levels = counted_levels(layout, method.levels_in_ladder)
     quiet = replace(recipe, network=replace(recipe.network, noise=0.0, server_noise=0.0))
     network = make_network(quiet, layout, links, per_width=method.local.per_width)

@@ -2,31 +2,39 @@
 
 Objects leave the server one after another over one shared uplink; `multicast.py` says which. A client is ready when
 its last object has left the server and its own downlink has carried its payload (cut-through); then it computes and
-uploads. The network asks only for what decides bytes and noise, a `Shipment`, so times need no task.
+uploads. The network asks only for what decides bytes and noise, a `Shipment`, so times need no task. Rates that vary
+are in `traces.py`.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from fedgmr.exchange import Shipment
+from fedgmr.fleets.drive import Drive
 from fedgmr.fleets.multicast import Transmission, plan_transmissions
 from fedgmr.fleets.sizes import Sizes
+from fedgmr.fleets.traces import Curves, FileTrace, Trace, deal_traces, fit_curves
 from fedgmr.seeding import generator
 from fedgmr.settings.build import settle
 
 MIB = 2**20
+TRACES = (FileTrace, Drive)  # the kinds that settings know by name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
     """A client's connection, in MiB/s."""
 
-    down: float = field(metadata={"above": 0, "help": "download, MiB/s"})
-    up: float = field(metadata={"above": 0, "help": "upload, MiB/s"})
+    down: float | None = field(
+        default=None, metadata={"above": 0, "help": "download, MiB/s, on average; none: as the trace has it"}
+    )
+    up: float | None = field(
+        default=None, metadata={"above": 0, "help": "upload, MiB/s, on average; none: as the trace has it"}
+    )
     density: float | None = field(
         default=None,
         metadata={"above": 0, "at_most": 1, "help": "preset density; none: from fleet.densities"},
@@ -34,13 +42,26 @@ class Link:
     compute_seconds: float | None = field(
         default=None, metadata={"at_least": 0, "help": "local training time; none: network.compute_seconds"}
     )
+    trace: Trace | None = field(
+        default=None, metadata={"kinds": TRACES, "help": "rates that vary in time; none: they stay the same"}
+    )
 
     def __post_init__(self) -> None:
         for name in ("down", "up"):
             rate = getattr(self, name)
+            if rate is None and self.trace is not None:
+                continue
             if not isinstance(rate, int | float) or not rate > 0:
                 raise ValueError(f"{name} is {rate!r}: give a rate above 0, in MiB/s.")
         settle(self)
+
+    def mean_rates(self, curves: Curves | None) -> tuple[float, float]:
+        """Down and up on average; `curves` are those of the trace, where the link leaves a rate to it."""
+        down = curves[0].mean if self.down is None and curves else self.down
+        up = curves[1].mean if self.up is None and curves else self.up
+        assert down is not None
+        assert up is not None
+        return down, up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +114,13 @@ class NetworkSettings:
     )
 
 
+def steady_links(links: Sequence[Link], seed: int) -> list[Link]:
+    """The links without their traces, at their mean rates; reads a trace only where a rate is left to it."""
+    dealt = deal_traces([link.trace if link.down is None or link.up is None else None for link in links], seed)
+    rates = [link.mean_rates(curves) for link, curves in zip(links, dealt, strict=True)]
+    return [replace(link, down=down, up=up, trace=None) for link, (down, up) in zip(links, rates, strict=True)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trip:
     """One shipment's way through the network and back."""
@@ -115,10 +143,14 @@ class Network:
         ims: bool,
         seed: int,
         scale: float = 1.0,
+        pace: float = 1.0,
     ) -> None:
-        """`scale` multiplies every rate, the server's too."""
+        """`scale` multiplies every rate, the server's too; traces run `pace` times faster."""
         self.settings, self.links, self.sizes = settings, links, sizes
         self.ims, self.seed, self.scale = ims, seed, scale
+        dealt = deal_traces([link.trace for link in links], seed)
+        self.rates = [link.mean_rates(pair) for link, pair in zip(links, dealt, strict=True)]  # MiB/s, down and up
+        self.curves = [fit_curves(*of, scale=scale, pace=pace) for of in zip(dealt, self.rates, strict=True)]
         self.uplink_free = 0.0
         self.server_bytes = 0
         # By client: the level map it holds, as (version, highest level known).
@@ -154,17 +186,21 @@ class Network:
         return 0 if part is None else self.sizes.level_map(receiver.levels, *part)
 
     def _trip(self, shipment: Shipment, download: "_Download") -> Trip:
-        link = self.links[shipment.client]
+        client = shipment.client
         down = self.sizes.download(shipment.levels, download.cuts) + download.map_bytes
         up = self.sizes.update(shipment.levels, shipment.level)
         noise_down, noise_up = self._noise(shipment)
-        seconds = down / (link.down * MIB * self.scale) * noise_down
-        if self.settings.cut_through:
-            ready = max(download.last_byte, download.first_byte + seconds)
-        else:
-            ready = download.last_byte + seconds
-        arrival = ready + self.training_seconds(shipment.client) + up / (link.up * MIB * self.scale) * noise_up
-        return Trip(client=shipment.client, arrival=arrival, down=down, up=up)
+        begin = download.first_byte if self.settings.cut_through else download.last_byte
+        ready = max(download.last_byte, self._carried(client, 0, begin, down, noise_down))
+        arrival = self._carried(client, 1, ready + self.training_seconds(client), up, noise_up)
+        return Trip(client=client, arrival=arrival, down=down, up=up)
+
+    def _carried(self, client: int, direction: int, begin: float, size: int, noise: float) -> float:
+        """The moment at which a client's link has carried so many bytes from `begin` on; direction 0 is down, 1 up."""
+        curve = self.curves[client][direction]
+        if curve is None:
+            return begin + size / (self.rates[client][direction] * MIB * self.scale) * noise
+        return curve.finish(begin, size * noise / MIB)
 
     def _server_rate(self, shipments: Sequence[Shipment]) -> float:
         """Bytes per second of the uplink; its noise has the name of a shipment, as no two dispatches share one."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedgmr.fleets.availability import Absence, Availability, DayNight, FileAvailability, make_presence
-from fedgmr.fleets.network import Link
+from fedgmr.fleets.network import TRACES, Link
 from fedgmr.fleets.presence import Presence
+from fedgmr.fleets.traces import Trace
 from fedgmr.settings.build import settle
 
 CLASSES = (
@@ -65,6 +66,10 @@ class FleetSettings:
         default=1.0,
         metadata={"above": 0, "help": "traces and availability run so many times faster; 24 makes a day an hour"},
     )
+    trace: Trace | None = field(
+        default=None,
+        metadata={"kinds": TRACES, "help": "rates that vary in time, for all links that have no trace of their own"},
+    )
     availability: Availability | None = field(
         default=None,
         metadata={"kinds": (FileAvailability, DayNight), "help": "when clients are there; none: always"},
@@ -93,6 +98,8 @@ class FleetSettings:
     def resolved_links(self) -> list[Link]:
         """One link per client, each with its preset density; where they are measured, that of its class."""
         links = list(self.links) if self.links is not None else self._named_links()
+        if self.trace is not None:
+            links = [replace(link, trace=link.trace or self.trace) for link in links]
         absent = max((client for absence in self.absences for client in absence.clients), default=0)
         if absent >= len(links):
             raise ValueError(f"fleet.absences names client {absent}: give numbers from 0 to {len(links) - 1}.")
@@ -115,7 +122,12 @@ class FleetSettings:
 
     def sealed(self) -> "FleetSettings":
         """The fleet, bound to the content of the files that describe it."""
-        return self if self.availability is None else replace(self, availability=self.availability.sealed())
+        own = {trace: trace.sealed() for trace in dict.fromkeys(link.trace for link in self.links or ()) if trace}
+        links = self.links and tuple(
+            replace(link, trace=own[link.trace]) if link.trace else link for link in self.links
+        )
+        availability = self.availability and self.availability.sealed()
+        return replace(self, links=links, trace=self.trace and self.trace.sealed(), availability=availability)
 
     def rate_scale(self, parameters: int) -> float:
         """The factor on every rate for a model of this size."""

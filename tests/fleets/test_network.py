@@ -1,16 +1,22 @@
 """Bytes to seconds: trips by hand, the queue on the uplink, and the sizes of what travels."""
 
 import itertools
+import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedgmr.exchange import Shipment
-from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings, Trip
+from fedgmr.fleets.curves import Curve
+from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings, Trip, steady_links
 from fedgmr.fleets.sizes import IndexedSizes, LinearSizes, PaperSizes, WireSizes
+from fedgmr.seeding import generator
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.wire import Stamp, ValueType, encode_map, encode_update, encode_values
 
@@ -357,3 +363,101 @@ def test_a_full_model_needs_no_level_map() -> None:
     assert (trip.down, trip.up) == (sizes.values(levels, 0, 0), sizes.update(levels, 0))
     assert sizes.values(levels, 0, 0) == 56 + 8 + 40
     assert sizes.update(levels, 0) == 56 + 16 + 8 + 40
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Given:
+    """A trace of given curves."""
+
+    kind: ClassVar[str] = "given"
+    down: Curve
+    up: Curve
+    shift: float = 0.0
+
+    def load(self, seed: int) -> list[tuple[Curve, Curve]]:
+        return [(self.down, self.up)]
+
+    def sealed(self) -> "Given":
+        return self
+
+
+# 0.5 MiB/s for 2 s, 3 s of silence, 4 MiB/s for 5 s: 2.1 MiB/s on average; 1 MiB/s for 6 s, 2 s of silence, 2 MiB/s.
+DOWN = Curve(starts=(0, 2, 5), rates=(0.5, 0, 4), end=10)
+UP = Curve(starts=(0, 6, 8), rates=(1, 0, 2), end=10)
+TRACED = Link(trace=Given(down=DOWN, up=UP))
+
+
+def test_a_transfer_across_rates_and_silence() -> None:
+    # 1 MiB until 2, nothing until 5, 1 MiB at 4 MiB/s until 5.25; training until 5.75; 0.25 MiB up until 6, nothing
+    # until 8, 1.75 MiB at 2 MiB/s.
+    assert arrivals(network(ims=True, links=[TRACED]).send([task(0, 0)], 0.0)) == [8.875]
+
+
+def test_the_end_of_a_trace() -> None:
+    # From 9 its own link is done at 9.5, the server at 10; then 1 MiB/s in the next repetition, from 10.5 on.
+    assert arrivals(network(ims=True, links=[TRACED]).send([task(0, 0)], 9.0)) == [12.5]
+    once = Link(trace=Given(down=replace(DOWN, repeats=False), up=replace(UP, repeats=False)))
+    assert arrivals(network(ims=True, links=[once]).send([task(0, 0)], 0.0)) == [8.875]
+    assert arrivals(network(ims=True, links=[once]).send([task(0, 0)], 9.0)) == [math.inf]
+
+
+def test_two_clients_behind_one_uplink() -> None:
+    shipments = [task(0, 0), task(1, 1)]
+    # Increment 0 has left at 1, increment 1 at 3. Client 1: 1 MiB until 2, 5 MiB at 4 MiB/s from 5 to 6.25; training
+    # until 6.75; nothing until 8, 4 MiB until 10, 2 MiB at 1 MiB/s.
+    net = network(ims=True, links=[TRACED, TRACED])
+    assert arrivals(net.send(shipments, 0.0)) == [8.875, 12.0]
+    assert net.uplink_free == 3.0
+    # Downloads begin when all has left: client 0 at 1, 0.5 MiB until 2, 1.5 MiB until 5.375, trained at 5.875; client 1
+    # at 3, 6 MiB until 6.5, trained at 7.
+    stored = network(ims=True, cut_through=False, links=[TRACED, TRACED])
+    assert arrivals(stored.send(shipments, 0.0)) == [8 + 1.875 / 2, 12.0]
+
+
+def test_rates_of_a_link_are_the_means_of_its_trace() -> None:
+    twice = replace(TRACED, down=4.2, up=2.0)  # up has 1 MiB/s on average, so both are doubled
+    # 2 MiB at 1 MiB/s until 2; training until 2.5; 2 MiB at 2 MiB/s.
+    assert arrivals(network(ims=True, links=[twice]).send([task(0, 0)], 0.0)) == [3.5]
+    assert arrivals(network(ims=True, links=[TRACED], scale=2.0).send([task(0, 0)], 0.0)) == [3.5]
+    assert steady_links([TRACED, twice], 0) == [Link(down=2.1, up=1.0), Link(down=4.2, up=2.0)]
+    fast = Network(NetworkSettings(noise=0.0), [TRACED], RoundSizes(), ims=True, seed=0, pace=2.0)
+    fast.known_maps = {0: (0, 2)}
+    # 0.5 MiB until 1, nothing until 2.5, 1.5 MiB at 4 MiB/s until 2.875; training until 3.375; nothing until 4, then
+    # 2 MiB at 2 MiB/s.
+    assert arrivals(fast.send([task(0, 0)], 0.0)) == [5.0]
+
+
+def test_noise_multiplies_the_bytes_that_a_trace_carries() -> None:
+    net = network(ims=True, noise=0.3, links=[TRACED])
+    down, up = np.exp(0.3 * generator(0, "network", 0, 0).standard_normal((2, 1)) - 0.045).ravel()
+    ready = max(1.0, DOWN.finish(0.0, 2 * float(down)))
+    assert arrivals(net.send([task(0, 0)], 0.0)) == [UP.finish(ready + 0.5, 2 * float(up))]
+
+
+def test_a_trace_of_one_rate_is_a_constant_link() -> None:
+    def of(rate: float) -> Curve:
+        return Curve(starts=(0, 0.3, 1.1), rates=(rate, rate, rate), end=1.7)
+
+    flat = [replace(link, trace=Given(down=of(0.7), up=of(0.3), shift=0.9)) for link in LINKS]
+    own = [
+        replace(link, down=None, up=None, trace=Given(down=of(link.down or 0), up=of(link.up or 0))) for link in LINKS
+    ]
+    rest: dict[str, Any] = {"ims": True, "noise": 0.3, "server_rate": 0.7, "scale": 0.13}
+    constant, traced, untold = (network(links=links, **rest) for links in (LINKS, flat, own))
+    for batch in range(20):
+        shipments = [replace(shipment, first_batch=batch) for shipment in TASKS]
+        expected = constant.send(shipments, 3.1 * batch)
+        assert traced.send(shipments, 3.1 * batch) == expected
+        assert untold.send(shipments, 3.1 * batch) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([0.0, 0.3, 1.0, 7.0]), min_size=1, max_size=6), st.floats(0, 40), st.floats(0, 15))
+def test_a_later_start_never_arrives_earlier(rates: list[float], now: float, later: float) -> None:
+    curve = Curve(starts=range(len(rates)), rates=[*rates[:-1], 2.0], end=len(rates))
+    link = Link(trace=Given(down=curve, up=curve.shifted(0.4)))
+    early, late = (network(ims=True, links=[link]).send([task(0, 1)], at)[0].arrival for at in (now, now + later))
+    assert late >= early - 1e-9
+    # 6 MiB each way, and half a second of training in between; the server has sent its 6 MiB after 3 s.
+    ready = max(curve.finish(now, 6.0), now + 3.0)
+    assert curve.shifted(0.4).carried(ready + 0.5, early) == pytest.approx(6.0)
