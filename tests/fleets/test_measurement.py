@@ -1,7 +1,6 @@
 """Rates from bytes and times, by hand; and densities measured in a simulation against the presets they should find."""
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,12 +175,12 @@ def test_measured_densities_follow_a_link_that_falls_to_a_tenth() -> None:
     task = make_task(recipe)
     run = assemble(resolve(recipe, task), task)
     network, history = run.fleet.network, list[tuple[int, int, int]]()
-    fast = list(network.links)
-    slow = [replace(fast[0], down=fast[0].down / 10, up=fast[0].up / 10), *fast[1:]]
+    fast = list(network.rates)
+    slow = [(fast[0][0] / 10, fast[0][1] / 10), *fast[1:]]
 
     def after_tick() -> None:
         tick = run.server.tick
-        network.links = slow if 8 <= tick < 40 else fast
+        network.rates = slow if 8 <= tick < 40 else fast
         history.append((tick, run.server.client_levels[0], run.server.updates[0]))
 
     federate(run.server, run.fleet, seconds=55.5 * run.recipe.method.coordination.period, after_tick=after_tick)

@@ -3,7 +3,6 @@
 The net has 100 weights and 10 biases, so its levels have 15, 20, 30, 60 and 110 coordinates. The period is 1 s.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +162,7 @@ def test_it_needs_a_period(kind: str) -> None:
 
 # Whole runs. From tick 20 on the link of client 2 has an eighth of its rate, and it holds the whole model by then.
 TIGHT = {**BRISK, "restoration": {"patience": 1, "retreat": {"periods": 5.0, "tasks": 1, "back": 0.5}}}
-SLOW = [replace(link, down=link.down / 8, up=link.up / 8) if i == 2 else link for i, link in enumerate(LINKS)]
+SLOW = [tuple(rate / (8 if i == 2 else 1) for rate in link.mean_rates(None)) for i, link in enumerate(LINKS)]
 
 
 def slowed(run: Assembly, ticks: int) -> list[Moment]:
@@ -171,7 +170,7 @@ def slowed(run: Assembly, ticks: int) -> list[Moment]:
 
     def watch() -> None:
         if run.server.tick == 20:
-            run.fleet.network.links = SLOW
+            run.fleet.network.rates = SLOW
 
     return drive(run, ticks=ticks, watch=watch)
 
@@ -185,7 +184,7 @@ def test_a_run_whose_link_becomes_slow_takes_levels_back_and_resumes_bit_for_bit
     slowed(cut, 20 + levels[20:].index(3))
     save_checkpoint(tmp_path, cut.server, cut.fleet, recorded=0, keep=1)
     load_checkpoint(tmp_path, rest.server, rest.fleet)
-    rest.fleet.network.links = SLOW
+    rest.fleet.network.rates = SLOW
     federate(rest.server, rest.fleet, seconds=1e9, stop=lambda: rest.server.tick == 55, resumed=True)
     assert same(rest.server.model, whole.server.model)
     assert save_state(rest.server)[1] == save_state(whole.server)[1]
