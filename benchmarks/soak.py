@@ -2,7 +2,9 @@
 
 Nodes have random speeds; a fifth of them leave and come back after minutes; SuperLink, SuperExec, ServerApp, ClientApps
 and SuperNodes are killed at random. The status is 1 unless every task has its end, no accepted update is missing in the
-model, no tick is stuck, and memory and files stay bounded. Needs the extra `flower` and a `/proc`.
+model, no tick is stuck, and memory and files stay bounded. Minutes are those of the run's clock, which stands still
+while its server is away; Ctrl-C or TERM ends it earlier, with the figures so far, in which a task that was given up
+after the last row of the metrics counts twice. Needs the extra `flower` and a `/proc`.
 """
 
 import argparse
@@ -77,7 +79,7 @@ class Fate:
     samples: list[Row] = field(default_factory=list)
     ticks: list[float] = field(default_factory=list)  # the moments at which a new tick was seen
     over: bool = False
-    _tick: int = -1
+    tick: int = -1
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def node(self, site: Site, client: int) -> Program:
@@ -92,8 +94,8 @@ class Fate:
     def follow(self, run: Path) -> None:
         """Note the ticks."""
         row = last_row(run / UPDATES, event="tick")
-        if row is not None and row["tick"] != self._tick:
-            self._tick = row["tick"]
+        if row is not None and row["tick"] != self.tick:
+            self.tick = row["tick"]
             self.ticks.append(time.monotonic())
 
     def work(self) -> None:
@@ -104,7 +106,7 @@ class Fate:
             with self._lock:
                 if self.over:
                     return
-                if self._tick >= 2:
+                if self.tick >= 2:
                     self._strike()
                 if time.monotonic() - last >= SAMPLE:
                     last = time.monotonic()
@@ -164,7 +166,7 @@ class Fate:
         self.samples.append(
             {
                 "minute": round(at / 60, 2),
-                "tick": self._tick,
+                "tick": self.tick,
                 **{f"{name} MiB": round(total[name]) for name in (*PROGRAMS, "other")},
                 "database MB": megabytes(place.glob("superlink.db*")),
                 "logs MB": megabytes((place / "logs").rglob("*")),
@@ -243,14 +245,18 @@ def main() -> int:
         run = given.output or Path(place) / "run"
         fate = Fate(run=run, period=period, nodes=given.nodes, draw=random.Random(given.seed))
         threading.Thread(target=fate.work, daemon=True).start()
+        for kind in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
+            signal.signal(kind, signal.default_int_handler)
         try:
-            summary = deploy_local(recipe, run, tls=False, follow=fate.follow, notify=_notify, nodes=fate.node)
+            deploy_local(recipe, run, tls=False, follow=fate.follow, notify=_notify, nodes=fate.node)
+        except KeyboardInterrupt:
+            _notify("ended by hand")
         finally:
             fate.end()
             if given.csv and fate.samples:
                 write_csv(given.csv, fate.samples)
         books = balance(run)
-    head = {"nodes": given.nodes, "minutes": given.minutes, "period, s": period, "ticks": summary["ticks"]}
+    head = {"nodes": given.nodes, "minutes": given.minutes, "period, s": period, "ticks": fate.tick}
     print(markdown([{"figure": name, "value": value} for name, value in (head | books | fate.figures()).items()]))
     wrong = fate.verdict(books)
     if wrong:

@@ -23,6 +23,7 @@ from fedgmr.paper.tables import Cell, Measure
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.records import Run, validated
 from fedgmr.settings.schema import plain
+from fedgmr.settings.text import by_dotted_key
 from fedgmr.tasks.partition import Dirichlet, Partition
 
 PATIENCE = "method.restoration.patience"  # the paper tunes it
@@ -180,8 +181,8 @@ def _dealt(partition: Partition) -> str:
 
 
 def _differences(setting: Setting, variant: str, protocol: str, recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    wanted = _flat(plain(recipe_for(setting, variant, protocol=protocol, short=recipe.short)))
-    found = _flat(plain(recipe))
+    wanted = by_dotted_key(plain(recipe_for(setting, variant, protocol=protocol, short=recipe.short)))
+    found = by_dotted_key(plain(recipe))
     found.pop("task.options.root", None)
     for key in dict.fromkeys([*wanted, *found]):
         if not changes_results(key) or key.startswith(_SKIPPED) or (key in wanted and wanted[key] is None):
@@ -194,13 +195,3 @@ def _differences(setting: Setting, variant: str, protocol: str, recipe: Recipe) 
             value = getattr(recipe.partition, entry.name)
             if value != getattr(own, entry.name):
                 yield f"partition.{entry.name}", value
-
-
-def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted key."""
-    if not isinstance(data, dict):
-        return {prefix: data}
-    found: dict[str, Any] = {}
-    for name, value in data.items():
-        found |= _flat(value, f"{prefix}.{name}" if prefix else name)
-    return found

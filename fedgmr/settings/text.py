@@ -133,6 +133,14 @@ def dump(data: Any) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True)
 
 
+def by_dotted_key(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested data by dotted keys."""
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        found |= by_dotted_key(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
 def apply_overrides(data: Mapping[str, Any], items: Sequence[str], *, named: Collection[str] = ()) -> dict[str, Any]:
     """Set single values in plain data, each given as ``a.b.c=value``.
 

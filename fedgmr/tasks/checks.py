@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.submodels.inputs import Inputs, each, leaves, outputs_of
 from fedgmr.tasks.metrics import Metric, class_dim
 from fedgmr.tasks.samples import Samples
@@ -122,7 +123,7 @@ def _outputs(task: "Task", bare: nn.Module, prepared: Inputs) -> Tensor | None:
 
 
 def _failure(task: "Task", model: nn.Module, prepared: Inputs, error: Exception) -> str:
-    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    reason = say_in_one_line(error).rstrip(".")
     shapes = " and ".join(f"{_word(tensor)} {list(tensor.shape)}" for tensor in leaves(prepared))
     fix = "make model and data fit each other"
     weights = {p.dtype for p in model.parameters() if p.is_floating_point()}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.submodels.inputs import Inputs, leaves, outputs_of
 from fedgmr.tasks.metrics import Metric, class_dim
 
@@ -120,7 +121,7 @@ def _check_value(task: "Task", metric: Metric, total: Tensor, count: int) -> Non
 
 
 def _failure(task: "Task", part: str, given: Inputs, targets: Tensor | None, error: Exception) -> str:
-    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    reason = say_in_one_line(error).rstrip(".")
     shapes = " and ".join(str(list(tensor.shape)) for tensor in leaves(given))
     told = f"inputs of shape {shapes}" if targets is None else f"outputs of shape {shapes}"
     if targets is not None:

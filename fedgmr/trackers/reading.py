@@ -6,7 +6,7 @@ A resume drops the rows after its checkpoint and writes them again, so `final_ro
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from fedgmr.files import CHECKPOINTS, LOCK, METRICS, RECIPE, SUMMARY, digest
 from fedgmr.reporting.recorder import read_rows
 from fedgmr.reporting.records import read_summary
-from fedgmr.settings.text import read_mapping
+from fedgmr.settings.text import by_dotted_key, read_mapping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class RunFiles:
 
     def settings(self) -> dict[str, Any]:
         """The resolved recipe by dotted keys; lists as JSON text."""
-        return dict(_flat(read_mapping(self.path / RECIPE)))
+        return _texts(read_mapping(self.path / RECIPE))
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows so far; a half-written last line does not count."""
@@ -88,12 +88,9 @@ def find_runs(directory: Path) -> list[RunFiles]:
 
 def flat_summary(summary: Mapping[str, Any]) -> dict[str, Any]:
     """A summary by dotted keys; lists as JSON text."""
-    return dict(_flat(summary))
+    return _texts(summary)
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + str(name), json.dumps(value) if isinstance(value, list) else value
+def _texts(data: Mapping[str, Any]) -> dict[str, Any]:
+    flat = by_dotted_key(data)
+    return {key: json.dumps(value) if isinstance(value, list) else value for key, value in flat.items()}

@@ -16,6 +16,7 @@ from fedgmr.experiments.sweep.plan import run_status
 from fedgmr.files import SUMMARY, read_json
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.watcher import Watcher
+from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.settings.schema import plain
 from fedgmr.settings.trust import import_paths
 
@@ -75,5 +76,5 @@ def perform_run(recipe: Recipe, directory: Path, watcher: Watcher | None = None)
     except Diverged as error:
         return Outcome(status="diverged", problem=str(error))
     except (ValueError, OSError) as error:
-        return Outcome(status="refused", problem=" ".join(str(error).split()))
+        return Outcome(status="refused", problem=say_in_one_line(error))
     return Outcome(status="finished")

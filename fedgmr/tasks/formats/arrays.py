@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from fedgmr.settings.refusals import say_in_one_line
+
 Pixels = NDArray[np.uint8]  # [samples, channels, height, width]
 Integers = NDArray[np.int64]
 Part = tuple[Pixels, Integers]  # images and their labels
@@ -31,7 +33,7 @@ class DataError(ValueError):
         except DataError:
             raise
         except Exception as error:  # decoders raise whatever they like
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = say_in_one_line(error)
             raise cls(f"{path} cannot be read as {what} ({reason}): get a complete copy of it.") from error
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
+from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.tasks.formats.arrays import DataError
 
 _SECONDS = 60  # without an answer
@@ -55,7 +56,7 @@ class Download:
                 with urllib.request.urlopen(self.url, timeout=_SECONDS) as answer:
                     shutil.copyfileobj(answer, file)
             except (OSError, HTTPException) as error:  # no network, no such file, a broken connection
-                reason = " ".join(str(error).split()).strip("<>") or type(error).__name__
+                reason = say_in_one_line(error).strip("<>")
                 raise DataError(
                     f"{self.url} cannot be downloaded ({reason}): "
                     f"put {path.name} into {path.parent} by hand and start again."

