@@ -19,6 +19,11 @@ from fedgmr.settings.text import read_mapping
 from fedgmr.tasks import BUILT_IN as TASKS
 from fedgmr.tasks.task import task_factory
 
+VARYING_WORDS = {
+    "lte": "ten clients, 13.4/3.4 to 0.67/0.17 MiB/s on average, all on the road: rates vary, with silent seconds",
+    "commute": "the same links, on the road for 17 minutes of every 51",
+    "day_night": "the same links, steady; each client is away for 9 minutes of every 24",
+}
 FILE = Path(__file__).parents[1] / "fedgmr" / "cli" / "words.json"
 
 
@@ -40,6 +45,8 @@ def _fleets() -> Iterator[tuple[str, str]]:
     for name, counts in COMPOSITIONS.items():
         links = ", ".join(f"{n} x {link.down:g}/{link.up:g}" for n, link in zip(counts, CLASSES, strict=True))
         yield name, f"ten clients, down/up MiB/s: {links}"
+    for name, words in VARYING_WORDS.items():
+        yield name, words
     yield "custom", "any list of links: fleet: {name: custom, links: [{down: 20, up: 5}, ...]}"
 
 

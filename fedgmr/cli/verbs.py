@@ -11,6 +11,9 @@ GROUPS = {
     "trackers": {
         "export": "hand runs on to TensorBoard, W&B or MLflow, or write tables",
     },
+    "traces": {
+        "trace": "make, describe and draw links whose rates vary in time",
+    },
     "sweeps": {
         "demo": "compare FedGMR with its ablation, FedAvg and FedAsync (minutes)",
         "compare": "run several methods and seeds and compare them",

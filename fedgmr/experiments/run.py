@@ -56,7 +56,7 @@ def simulate(
     Args:
         task: what is learned: a Task, the name of a built-in one, or an import path.
         method: a name (see `fedgmr list`), an import path, or a composed Method.
-        fleet: "high", "medium", "low", a FleetSettings, or one Link per client; the last two also as plain data.
+        fleet: a name ("high", "lte", ...), a FleetSettings, or one Link per client; the last two also as plain data.
         seconds: time budget in virtual seconds.
         seed: decides every random draw.
         output: a new run directory for records and checkpoints; None keeps all in memory.

@@ -8,19 +8,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from fedgmr.fleets.curves import Curve
 from fedgmr.fleets.drive import COMMUTE_REST, drive_rates
+from fedgmr.fleets.given_files import read_given
+from fedgmr.fleets.trace_files import Unit, read_trace
 from fedgmr.reporting.plots import rates_figure
 from fedgmr.reporting.quantities import align_table, format_seconds
 from fedgmr.settings.refusals import SettingError
 
+Directions = Sequence[tuple[str, Curve]]  # "down" and "up", where a file has both
 Rates = npt.NDArray[np.float64]
 
 KINDS = {"drive": 0, "commute": COMMUTE_REST}  # seconds of a steady link after the drive
+UNITS: tuple[Unit, ...] = get_args(Unit)
 MBIT = 8 * 2**20 / 1e6  # Mbit/s of 1 MiB/s
 _LONGEST = 1_000_000  # seconds that a trace is made for, and stretches that one is described by
 _DRAWN = 600  # stretches of a figure
@@ -38,6 +43,16 @@ def make_trace(kind: str, *, seconds: int, seed: int) -> str:
     down, up = drive_rates(seconds, seed=seed, rest=KINDS[kind])
     rows = (f"{second},{d * MBIT:.5g},{u * MBIT:.5g}" for second, (d, u) in enumerate(zip(down, up, strict=True)))
     return "\n".join(["seconds,down Mbit/s,up Mbit/s", *rows, ""])
+
+
+def read_traces(paths: Sequence[str], *, unit: Unit | None = None) -> dict[str, Directions]:
+    """Read trace files, each with its directions; `unit` is that of rates without one."""
+    found: dict[str, Directions] = {}
+    for path in paths:
+        content = read_given(path, "The trace")
+        down, up = read_trace(content, path, unit=unit)
+        found[path] = [("", down)] if up is None else [("down", down), ("up", up)]
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +100,7 @@ def spark_line(rates: Rates, length: int = 24) -> str:
     return "".join(_BLOCKS[math.ceil(part / top * len(_BLOCKS)) - 1] if part > 0 else " " for part in parts)
 
 
-def description_table(traces: Mapping[str, Sequence[tuple[str, Curve]]]) -> list[str]:
+def description_table(traces: Mapping[str, Directions]) -> list[str]:
     """The lines of a table of traces by name, each with its directions."""
     rows = [["trace", "", "rate over time", "length", "mean", "median", "5th pct.", "silent", "longest"]]
     for name, directions in traces.items():
@@ -101,11 +116,11 @@ def description_table(traces: Mapping[str, Sequence[tuple[str, Curve]]]) -> list
     ]
 
 
-def draw_traces(traces: Mapping[str, Sequence[tuple[str, Curve]]], path: Path) -> None:
+def draw_traces(traces: Mapping[str, Directions], path: Path) -> None:
     """Draw the rates of traces by name over time; of a long trace the means of stretches."""
     drawn: dict[str, tuple[Rates, Rates]] = {}
     for name, directions in traces.items():
         for direction, curve in directions:
             rates, width = stretches(curve, _DRAWN)
-            drawn[f"{name} {direction}"] = (np.arange(len(rates) + 1) * np.float64(width), rates)
+            drawn[f"{Path(name).name} {direction}".strip()] = (np.arange(len(rates) + 1) * np.float64(width), rates)
     rates_figure(drawn).write(path)

@@ -7,7 +7,7 @@ NSDI 2013): 5.2 Mbit/s down and 0.8 up on average, and 94 silent seconds in 17 m
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +61,7 @@ class Drive:
             pairs.append((next(curves), next(curves)))
         return pairs
 
-    def sealed(self) -> "Drive":
+    def sealed(self) -> Self:
         """Nothing to bind: the seed decides."""
         return self
 

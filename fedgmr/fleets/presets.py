@@ -1,4 +1,4 @@
-"""Fleets by name: the paper's bandwidth classes in its High, Medium and Low compositions; or any list of links.
+"""Fleets by name: the paper's classes in its High, Medium and Low compositions, other spreads; or any list of links.
 
 Client 0 is the fastest (A31). The preset densities are in proportion to the bandwidth, so that every class needs
 the same time for its preset sub-model.
@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedgmr.fleets.availability import Absence, Availability, DayNight, FileAvailability, make_presence
+from fedgmr.fleets.drive import COMMUTE_REST, Drive
 from fedgmr.fleets.network import TRACES, Link
 from fedgmr.fleets.presence import Presence
+from fedgmr.fleets.spread import spread_links
 from fedgmr.fleets.traces import Trace
 from fedgmr.settings.build import settle
 
@@ -32,6 +34,9 @@ _OF_FIVE: Mapping[str, tuple[int, ...]] = {
     "medium": (1, 0, 1, 1, 2),
     "low": (1, 1, 1, 1, 1),
 }
+# Fleets with the links of `spread.py`: how their rates vary.
+VARYING: Mapping[str, Drive | None] = {"lte": Drive(), "commute": Drive(rest=COMMUTE_REST), "day_night": None}
+_SHORT_DAYS = DayNight(day=0.4, night=0.15, spread=0.2)  # hours: 24 minutes, 9 and 12
 CONV2_PARAMETERS = 6_603_710  # what the paper's bandwidths were chosen for
 
 
@@ -39,8 +44,12 @@ CONV2_PARAMETERS = 6_603_710  # what the paper's bandwidths were chosen for
 class FleetSettings:
     """The clients of a run and their links."""
 
-    name: Literal["high", "medium", "low", "custom"] = field(
-        default="high", metadata={"help": "composition of the paper's bandwidth classes; custom: fleet.links"}
+    name: Literal["high", "medium", "low", "lte", "commute", "day_night", "custom"] = field(
+        default="high",
+        metadata={
+            "help": "high, medium, low: compositions of the paper's bandwidth classes; lte: everybody is on the road; "
+            "commute: for a third of the time; day_night: clients are away at night; custom: fleet.links"
+        },
     )
     clients: int | None = field(default=None, metadata={"at_least": 1, "help": "none: 10, or as many as links"})
     links: tuple[Link, ...] | None = field(
@@ -78,6 +87,10 @@ class FleetSettings:
 
     def __post_init__(self) -> None:
         settle(self)
+        if self.trace is None and VARYING.get(self.name) is not None:
+            object.__setattr__(self, "trace", VARYING[self.name])
+        if self.availability is None and self.name == "day_night":
+            object.__setattr__(self, "availability", _SHORT_DAYS)
         if self.links is not None and not self.links:
             raise ValueError("links is []: give at least one client.")
         if (self.links is not None) != (self.name == "custom"):
@@ -112,6 +125,8 @@ class FleetSettings:
     def _named_links(self) -> list[Link]:
         """The links of the composition, fastest first."""
         clients = self.clients or 10
+        if self.name in VARYING:
+            return spread_links(clients)
         counts = _OF_FIVE[self.name] if clients == 5 else _scaled(COMPOSITIONS[self.name], clients)
         return [link for link, count in zip(CLASSES, counts, strict=True) for _ in range(count)]
 

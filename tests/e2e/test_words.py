@@ -16,7 +16,18 @@ from fedgmr.recipe import shipped_recipes
 def test_list_names_everything(fedgmr: Command) -> None:
     ended = fedgmr("list")
     assert ended.code == 0
-    for name in (*BUILT_IN, *shipped_recipes(), "mnist5k", "high", "medium", "low", "custom"):
+    for name in (
+        *BUILT_IN,
+        *shipped_recipes(),
+        "mnist5k",
+        "high",
+        "medium",
+        "low",
+        "lte",
+        "commute",
+        "day_night",
+        "custom",
+    ):
         lines = [line for line in ended.out.splitlines() if line.split()[:1] == [name]]
         assert lines, name
         assert all(len(line.split()) > 2 for line in lines)  # and says what it is; a task and its recipe share a name

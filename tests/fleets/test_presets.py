@@ -1,12 +1,15 @@
 """Fleets by name: the paper's compositions and their errors."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
-from fedgmr.fleets.availability import Absence
+from fedgmr.fleets.availability import Absence, DayNight
+from fedgmr.fleets.drive import Drive
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import CLASSES, CONV2_PARAMETERS, FleetSettings
+from fedgmr.fleets.spread import spread_links
 
 DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05)
 
@@ -102,3 +105,20 @@ def test_absences_of_clients_there_are() -> None:
     assert len(absent(9).resolved_links()) == 10
     with pytest.raises(ValueError, match=r"fleet\.absences names client 10: give numbers from 0 to 9"):
         absent(10).resolved_links()
+
+
+def test_fleets_that_vary() -> None:
+    links = {name: FleetSettings(name=name).resolved_links() for name in ("lte", "commute", "day_night")}  # type: ignore[arg-type]
+    assert {link.trace for link in links["lte"]} == {Drive()}
+    assert {link.trace for link in links["commute"]} == {Drive(seconds=1020, rest=2040)}
+    assert {link.trace for link in links["day_night"]} == {None}
+    assert all([link.down for link in found] == [link.down for link in spread_links(10)] for found in links.values())
+    assert FleetSettings(name="day_night").availability == DayNight(day=0.4, night=0.15, spread=0.2)
+    assert FleetSettings(name="lte").availability is None
+    assert len(FleetSettings(name="lte", clients=23).resolved_links()) == 23
+
+
+def test_given_traces_and_nights_replace_those_of_the_name() -> None:
+    assert FleetSettings(name="lte", trace=Drive(pool=1)).resolved_links()[3].trace == Drive(pool=1)
+    assert FleetSettings(name="high", trace=Drive()).resolved_links()[9] == replace(CLASSES[4], trace=Drive())
+    assert FleetSettings(name="day_night", availability=DayNight()).availability == DayNight()

@@ -1,0 +1,59 @@
+"""The verb trace: rates over time, made, described and drawn."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fedgmr.cli.verbs import HELP
+from fedgmr.experiments.traces import KINDS, UNITS, description_table, draw_traces, make_trace, read_traces
+from fedgmr.files import write_atomic
+from fedgmr.settings.refusals import SettingError
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verb of this file to the command's."""
+    trace = verbs.add_parser(
+        "trace",
+        help=HELP["trace"],
+        description="`trace make drive` writes a generated trace, `trace show FILE ...` describes trace files.",
+    )
+    trace.add_argument("words", nargs="+", metavar="make KIND | show FILE ...", help=f"kinds: {', '.join(KINDS)}")
+    trace.add_argument(
+        "--seconds", type=int, default=1020, metavar="S", help="make: length of the drive (default: %(default)s)"
+    )
+    trace.add_argument("--seed", type=int, default=0, metavar="N", help="make: which draw (default: %(default)s)")
+    trace.add_argument("--output", metavar="FILE", help="make: the CSV file (default: standard output)")
+    trace.add_argument("--unit", choices=UNITS, metavar="UNIT", help=f"show: of rates without one; {', '.join(UNITS)}")
+    trace.add_argument("--figure", metavar="FILE", help="show: draw into this file, .png or .pdf")
+    trace.set_defaults(call=_trace)
+
+
+def _trace(given: argparse.Namespace) -> None:
+    first, *rest = given.words
+    if first == "make":
+        _make(given, rest)
+    elif first == "show":
+        _show(given, rest)
+    else:
+        raise SettingError(f"trace {first} is nothing that can be done: give make KIND or show FILE.")
+
+
+def _make(given: argparse.Namespace, rest: list[str]) -> None:
+    if len(rest) != 1:
+        raise SettingError(f"trace make needs one kind of trace: give {' or '.join(KINDS)}.")
+    text = make_trace(rest[0], seconds=given.seconds, seed=given.seed)
+    if given.output is None:
+        print(text, end="")
+        return
+    write_atomic(Path(given.output), text)
+    print(f"Trace: {given.output}")
+
+
+def _show(given: argparse.Namespace, rest: list[str]) -> None:
+    if not rest:
+        raise SettingError("trace show needs trace files: give one or more.")
+    traces = read_traces(rest, unit=given.unit)
+    print("\n".join(description_table(traces)))
+    if given.figure is not None:
+        draw_traces(traces, Path(given.figure))
+        print(f"Figure: {given.figure}")
