@@ -25,7 +25,6 @@ from torch import Tensor
 from fedgmr.exchange import ClientTask, Diverged, News, Report, Update
 from fedgmr.experiments.assembly import assemble, make_task, resolve
 from fedgmr.federation import federate
-from fedgmr.fleets.availability import Absence
 from fedgmr.recipe import load_recipe
 from fedgmr.training.executor import Executor
 
@@ -109,12 +108,12 @@ class Hostile:
 def outcome(cell: Cell) -> Outcome:
     """Make the run."""
     changes = [*COLUMNS[cell.column], *SETTINGS.get(cell.setting, []), f"seed={cell.seed}", "seconds=1000000"]
+    if cell.attack == LEFT_OUT:
+        changes.append(f"fleet.absences=[{{clients: {list(cell.hostile)}, start: 0, end: 1.0e9}}]")
     recipe = load_recipe("quickstart", [*changes, "execution.executor=sequential", "device=cpu"])
     task = make_task(recipe)
     run = assemble(resolve(recipe, task), task)
-    if cell.attack == LEFT_OUT:
-        run.fleet.absences = [Absence(clients=cell.hostile, start=0.0, end=1e9)]
-    elif cell.attack:
+    if cell.attack and cell.attack != LEFT_OUT:
         run.fleet.executor = Hostile(run.fleet.executor, cell)
     if cell.setting == "huge sample count":  # nodes say themselves how many they have
         declared = [profile.samples for profile in run.server.profiles]
