@@ -75,6 +75,9 @@ class Fleet(Protocol):
     def memories(self) -> dict[int, Tensor]:
         """What clients remember from task to task, by client, where the fleet keeps it for them; for a checkpoint."""
 
+    def record(self, since: float, until: float) -> dict[str, Any]:
+        """Fields for a row about the tasks that were dispatched since the last one, where the fleet notes them."""
+
     def state(self) -> dict[str, Any]:
         """The state of the fleet without its tasks, which the server keeps, as JSON-ready data."""
 

@@ -116,6 +116,14 @@ class EvaluationSettings:
         },
     )
 
+    trips: bool | None = field(
+        default=None,
+        metadata={
+            "help": "rows name the tasks dispatched since the last one, with their moments and bytes, and who was "
+            "away; none: where links vary or clients come and go"
+        },
+    )
+
     @property
     def of_clients(self) -> bool:
         """Whether models are tested on samples that clients hold out."""

@@ -227,10 +227,12 @@ def test_run_directory_document_has_every_field() -> None:
         "validation",
         "views",
         "clients",
+        "trips",
+        "away",
         "readings",
     ]  # where there are any
     assert [fields[1].pop(), fields[1].pop()] == ["digest", "models"]  # of the files
-    rare = ("personal", "stopped", "problem", "period_needed", "advice")
+    rare = ("personal", "stopped", "problem", "period_needed", "advice", "time")
     assert [field for field in fields[1] if field not in rare] == list(result.summary)
     assert all(f"`{name}`" in summary for name in result.summary["versions"])
 

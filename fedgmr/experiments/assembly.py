@@ -152,7 +152,16 @@ def assemble(recipe: Recipe, task: Task) -> Assembly[SimulatedFleet]:
     meter = None
     if recipe.fleet.measured:
         meter = Meter(SIMULATED, network.sizes, period=round_period(recipe, server.layout))
-    fleet = SimulatedFleet(network, executor, len(links), presence=recipe.fleet.presence(recipe.seed), meter=meter)
+    presence, trips = recipe.fleet.presence(recipe.seed, network.stops), recipe.evaluation.trips
+    fleet = SimulatedFleet(
+        network,
+        executor,
+        len(links),
+        presence=presence,
+        on_leaving=recipe.fleet.on_leaving,
+        records=presence.varies or network.varies if trips is None else trips,
+        meter=meter,
+    )
     return Assembly(
         recipe=recipe, task=task, server=server, fleet=fleet, evaluator=evaluator, parts=parts, held_out=held_out
     )

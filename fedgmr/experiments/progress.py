@@ -19,6 +19,7 @@ from fedgmr.experiments.period import advise, period_needed
 from fedgmr.experiments.result import Result, save_models
 from fedgmr.experiments.rundir import provenance, write_summary
 from fedgmr.experiments.seal import checkpoint_seal, recipe_digest
+from fedgmr.experiments.time_use import time_use
 from fedgmr.experiments.views import MERGED, Views, best_view, compared, view_of, views_due
 from fedgmr.experiments.watching import Watchers, Watching
 from fedgmr.federation import federate
@@ -202,6 +203,8 @@ class RunInProgress:
             "in_flight": fleet.in_flight,
             "wall": round(time.perf_counter() - self.began, 3),
         }
+        rows = self.recorder.rows
+        row |= fleet.record(rows[-1]["seconds"] if rows else 0.0, seconds)
         last = self.watching.ended or seconds >= self.assembly.recipe.seconds
         due = self.client_scores.due(len(self.recorder.rows), last=last)
         self.unscored = row, self._measure(seconds), self.client_scores.measure() if due else []
@@ -296,6 +299,7 @@ class RunInProgress:
             "rows_digest": self.recorder.digest,
             "wall_seconds": round(time.perf_counter() - self.began, 3),
             **provenance(recipe.device),
+            **time_use(rows, resumes=recipe.fleet.on_leaving == "resume"),
         }
 
 

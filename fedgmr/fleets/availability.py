@@ -128,9 +128,18 @@ class DayNight(Availability):
 
 
 def make_presence(
-    availability: Availability | None, absences: Sequence[Absence], clients: int, *, seed: int, pace: float = 1.0
+    availability: Availability | None,
+    absences: Sequence[Absence],
+    clients: int,
+    *,
+    seed: int,
+    pace: float = 1.0,
+    stops: Mapping[int, float] | None = None,
 ) -> Presence:
-    """Who of so many clients is there when: an absence adds to what the availability says, in its own seconds."""
+    """Who of so many clients is there when: an absence adds to what the availability says, in its own seconds.
+
+    A client for which `stops` has a moment is away from then on.
+    """
     gaps: dict[int, list[Gaps]] = defaultdict(list)
     if availability is not None:
         for client, found in availability.gaps(clients, seed=seed, pace=pace).items():
@@ -139,4 +148,6 @@ def make_presence(
         own = absence.gaps
         for client in dict.fromkeys(absence.clients):
             gaps[client].append(own)
+    for client, stop in (stops or {}).items():
+        gaps[client].append(Gaps(edges=(stop, math.inf)))
     return Presence(gaps)

@@ -16,6 +16,7 @@ import numpy as np
 from fedgmr.exchange import Shipment
 from fedgmr.fleets.drive import Drive
 from fedgmr.fleets.multicast import Transmission, plan_transmissions
+from fedgmr.fleets.presence import Presence
 from fedgmr.fleets.sizes import Sizes
 from fedgmr.fleets.traces import Curves, FileTrace, Trace, deal_traces, fit_curves
 from fedgmr.seeding import generator
@@ -126,9 +127,12 @@ class Trip:
     """One shipment's way through the network and back."""
 
     client: int
-    arrival: float  # when the update is at the server
+    ready: float  # when the model is at the client
+    computed: float  # when its training is over
+    arrival: float  # when the update is at the server, or where the task is lost, when that happens
     down: int
     up: int
+    lost: bool = False
 
 
 class Network:
@@ -151,6 +155,7 @@ class Network:
         dealt = deal_traces([link.trace for link in links], seed)
         self.rates = [link.mean_rates(pair) for link, pair in zip(links, dealt, strict=True)]  # MiB/s, down and up
         self.curves = [fit_curves(*of, scale=scale, pace=pace) for of in zip(dealt, self.rates, strict=True)]
+        self.presence: Presence | None = None  # where transfers and training stand still while clients are away
         self.uplink_free = 0.0
         self.server_bytes = 0
         # By client: the level map it holds, as (version, highest level known).
@@ -175,6 +180,17 @@ class Network:
             self.known_maps[shipment.client] = (shipment.map_version, shipment.level)
         return trips
 
+    @property
+    def varies(self) -> bool:
+        """Whether the rate of some link varies in time."""
+        return any(curve is not None for pair in self.curves for curve in pair)
+
+    @property
+    def stops(self) -> dict[int, float]:
+        """By client: the moment from which on its link carries nothing any more, one way or the other."""
+        ends = [min((curve.over for curve in pair if curve), default=math.inf) for pair in self.curves]
+        return {client: end for client, end in enumerate(ends) if end < math.inf}
+
     def training_seconds(self, client: int) -> float:
         """Seconds that the local training of a task takes."""
         own = self.links[client].compute_seconds
@@ -192,15 +208,22 @@ class Network:
         noise_down, noise_up = self._noise(shipment)
         begin = download.first_byte if self.settings.cut_through else download.last_byte
         ready = max(download.last_byte, self._carried(client, 0, begin, down, noise_down))
-        arrival = self._carried(client, 1, ready + self.training_seconds(client), up, noise_up)
-        return Trip(client=client, arrival=arrival, down=down, up=up)
+        computed = self._passed(client, ready, self.training_seconds(client))
+        arrival = self._carried(client, 1, computed, up, noise_up)
+        return Trip(client=client, ready=ready, computed=computed, arrival=arrival, down=down, up=up)
 
     def _carried(self, client: int, direction: int, begin: float, size: int, noise: float) -> float:
         """The moment at which a client's link has carried so many bytes from `begin` on; direction 0 is down, 1 up."""
         curve = self.curves[client][direction]
         if curve is None:
-            return begin + size / (self.rates[client][direction] * MIB * self.scale) * noise
-        return curve.finish(begin, size * noise / MIB)
+            return self._passed(client, begin, size / (self.rates[client][direction] * MIB * self.scale) * noise)
+        if self.presence is None:
+            return curve.finish(begin, size * noise / MIB)
+        return self.presence.finish(client, begin, size * noise / MIB, curve)
+
+    def _passed(self, client: int, begin: float, seconds: float) -> float:
+        """The moment at which so many seconds of a client's time have passed."""
+        return begin + seconds if self.presence is None else self.presence.finish(client, begin, seconds)
 
     def _server_rate(self, shipments: Sequence[Shipment]) -> float:
         """Bytes per second of the uplink; its noise has the name of a shipment, as no two dispatches share one."""

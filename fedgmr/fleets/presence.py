@@ -7,8 +7,10 @@ a heap, so a tick looks only at clients that come or go. Read next: `availabilit
 import heapq
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 _ROUNDING = 1e-9  # seconds; a return computed by `turn` must not fall just before itself in `away`
 _ULPS = 4  # the same where seconds are so many that their last digit is more than that
@@ -50,6 +52,16 @@ class Gaps:
             return began + self.edges[index]
         # An infinite period never comes again.
         return began + self.period + self.edges[index - len(self.edges)] if self.edges else math.inf
+
+
+class Carrier(Protocol):
+    """Something that takes time, such as a link that carries bytes."""
+
+    def carried(self, begin: float, end: float) -> float:
+        """The amount that is done between two moments."""
+
+    def finish(self, begin: float, amount: float) -> float:
+        """The moment at which an amount is done."""
 
 
 class Presence:
@@ -105,3 +117,40 @@ class Presence:
         """The first moment from `now` on at which a client is away."""
         start, end = next(self.stretches(client, now), (math.inf, math.inf))
         return end if start == now else now
+
+    def finish(self, client: int, begin: float, amount: float, carrier: Carrier | None = None) -> float:
+        """The moment at which a client has done an amount that stands still while it is away; infinity for never.
+
+        Without a carrier the amount is in seconds.
+        """
+        for start, end in self.stretches(client, begin) if begin < math.inf else ():
+            if carrier is None:
+                done = end - start
+                last = start + amount
+            else:
+                done = math.inf if end == math.inf else carrier.carried(start, end)
+                last = carrier.finish(start, amount)
+            if last <= end or done >= amount:
+                return min(last, end)
+            amount -= done
+        return math.inf
+
+    def last_leave(self, client: int, now: float) -> float:
+        """The moment from `now` on at which a client leaves for ever; infinity where it never does."""
+        last = deque((end for _, end in self.stretches(client, now)), maxlen=1)
+        return last[0] if last else now
+
+    def gone(self, begin: float, end: float) -> list[tuple[int, float, float]]:
+        """Who is away between two moments: client, from, until."""
+        found = []
+        for client in sorted(self._gaps):
+            last = begin
+            for there, leaves in self.stretches(client, begin):
+                if there > last:
+                    found.append((client, last, min(there, end)))
+                last = leaves
+                if last >= end:
+                    break
+            if last < end:
+                found.append((client, last, end))
+        return found

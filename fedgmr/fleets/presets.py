@@ -12,6 +12,7 @@ from fedgmr.fleets.availability import Absence, Availability, DayNight, FileAvai
 from fedgmr.fleets.drive import COMMUTE_REST, Drive
 from fedgmr.fleets.network import TRACES, Link
 from fedgmr.fleets.presence import Presence
+from fedgmr.fleets.simulated import OnLeaving
 from fedgmr.fleets.spread import spread_links
 from fedgmr.fleets.traces import Trace
 from fedgmr.settings.build import settle
@@ -84,6 +85,13 @@ class FleetSettings:
         metadata={"kinds": (FileAvailability, DayNight), "help": "when clients are there; none: always"},
     )
     absences: tuple[Absence, ...] = field(default=(), metadata={"help": "when clients take no new task"})
+    on_leaving: OnLeaving = field(
+        default="finish",
+        metadata={
+            "help": "the task of a client that leaves: it is finished as if the client were there; resume: it stands "
+            "still until the client is back; lose: it is lost"
+        },
+    )
 
     def __post_init__(self) -> None:
         settle(self)
@@ -130,10 +138,10 @@ class FleetSettings:
         counts = _OF_FIVE[self.name] if clients == 5 else _scaled(COMPOSITIONS[self.name], clients)
         return [link for link, count in zip(CLASSES, counts, strict=True) for _ in range(count)]
 
-    def presence(self, seed: int) -> Presence:
-        """Who is there when."""
+    def presence(self, seed: int, stops: Mapping[int, float] | None = None) -> Presence:
+        """Who is there when; `stops` are the moments from which on clients have no link any more."""
         count = len(self.resolved_links())
-        return make_presence(self.availability, self.absences, count, seed=seed, pace=self.pace)
+        return make_presence(self.availability, self.absences, count, seed=seed, pace=self.pace, stops=stops)
 
     def sealed(self) -> "FleetSettings":
         """The fleet, bound to the content of the files that describe it."""

@@ -16,9 +16,12 @@ from torch import Tensor
 
 from fedgmr.exchange import ClientTask, News, Update, Verdict
 from fedgmr.fleets.measurement import Meter
-from fedgmr.fleets.network import Network
+from fedgmr.fleets.network import Network, Trip
 from fedgmr.fleets.presence import Presence
 from fedgmr.training.executor import Executor
+
+OnLeaving = Literal["finish", "resume", "lose"]
+_DIGITS = 6  # of the seconds in a row
 
 
 class SimulatedFleet:
@@ -33,11 +36,20 @@ class SimulatedFleet:
         clients: int,
         *,
         presence: Presence | None = None,
+        on_leaving: OnLeaving = "finish",
+        records: bool = False,
         meter: Meter | None = None,
     ) -> None:
-        """`presence` says who is there, else everybody; `meter` sees tasks' times, where densities are measured."""
+        """A fleet at moment 0.
+
+        `presence` says who is there, by default everybody, and `on_leaving` what becomes of the task of a client that
+        leaves; `records`: its trips are kept for the rows; `meter` sees tasks' times, where densities are measured.
+        """
         self.meter = meter
-        self.presence = presence or Presence()
+        self.presence, self.on_leaving = presence or Presence(), on_leaving
+        network.presence = self.presence if on_leaving == "resume" else None
+        self._trips: list[list[Any]] | None = [] if records else None  # since the last row, see `record`
+        self._doomed: set[int] = set()  # clients whose task in flight will be lost
         self._sent: dict[int, tuple[float, int]] = {}  # by client: when its task left, bytes down
         self.network, self.executor, self.clients = network, executor, clients
         self.now = 0.0
@@ -80,20 +92,37 @@ class SimulatedFleet:
         return list(self._idle)
 
     def news(self) -> list[News]:
-        """Times and levels that were measured since the last call; nothing is ever lost here, and nobody joins."""
+        """Tasks that were lost, times and levels that were measured since the last call; nobody joins here."""
         news, self._news = self._news, []
         return news
 
     def dispatch(self, tasks: Sequence[ClientTask], *, tick: int) -> None:
         """Send the tasks; all of them leave together, after a merge as much later as it takes."""
         leaving = self.now + (self.network.settings.merge_seconds if tick else 0.0)
-        for trip in self.network.send(tasks, leaving):
+        levels = {task.client: task.level for task in tasks}
+        for sent in self.network.send(tasks, leaving):
+            trip = self._cut_short(sent)
+            if trip.lost:
+                self._doomed.add(trip.client)
+            if self._trips is not None:
+                self._trips.append(_noted(trip, levels[trip.client], leaving))
             heapq.heappush(self._queue, (trip.arrival, self._dispatched, trip.client, trip.up))
             self._dispatched += 1
             self.bytes_down[trip.client] += trip.down
             self._sent[trip.client] = (leaving, trip.down)
             self._remove_idle(trip.client)
         self._tasks.update((task.client, task) for task in tasks)
+
+    def record(self, since: float, until: float) -> dict[str, Any]:
+        """What a row says of the tasks that were dispatched since the last one, and of who was away in between."""
+        if self._trips is None:
+            return {}
+        trips, self._trips = self._trips, []
+        away = [
+            [client, round(begin, _DIGITS), round(end, _DIGITS)]
+            for client, begin, end in self.presence.gone(since, until)
+        ]
+        return {"trips": trips, "away": away}
 
     def collect(
         self, *, until: float, arrivals: int | None = None, fastest: int = 0, grace: float = 0.0
@@ -105,18 +134,42 @@ class SimulatedFleet:
         elif fastest:
             arrivals = 0
         arrived: list[ClientTask] = []
+        lost = 0
         while self._queue and self._queue[0][0] <= until and len(arrived) != arrivals:
             self.now, _, client, up = heapq.heappop(self._queue)
-            self.bytes_up[client] += up
-            arrived.append(self._tasks.pop(client))
+            task = self._tasks.pop(client)
             self._add_idle(client)
-            self._measure(arrived[-1], up)
-        if arrivals is None or len(arrived) != arrivals:
+            if client in self._doomed:
+                self._lose(client)
+                lost += 1
+                continue
+            self.bytes_up[client] += up
+            arrived.append(task)
+            self._measure(task, up)
+        # Nobody waits for what is lost.
+        enough = arrivals is not None and (len(arrived) == arrivals or (lost > 0 and not self._queue))
+        if not enough:
             self.now = until
-        elif not arrived:
+        elif not arrived and not lost:
             # Nobody is at work: the next thing that can happen is a client's return.
             self.now = min(until, self.presence.next_return(self.now))
         return self._updates(arrived)
+
+    def _cut_short(self, trip: Trip) -> Trip:
+        """The trip as it ends where the client leaves before its arrival."""
+        if self.on_leaving == "lose" and (leaves := self.presence.leaves(trip.client, self.now)) < trip.arrival:
+            return replace(trip, arrival=leaves, lost=True)
+        if trip.arrival == math.inf:  # its link carries nothing any more, or it never comes back
+            return replace(trip, arrival=self.presence.last_leave(trip.client, self.now), lost=True)
+        return trip
+
+    def _lose(self, client: int) -> None:
+        """Give up a task; nobody knows which map the client holds."""
+        self._doomed.discard(client)
+        self._sent.pop(client, None)
+        self.network.known_maps.pop(client, None)
+        self.refused["left"] += 1
+        self._news.append(News(client=client, lost=True))
 
     def _without_task(self) -> list[int]:
         return [c for c in range(self.clients) if c not in self._tasks and c not in self.presence.away]
@@ -143,7 +196,8 @@ class SimulatedFleet:
         """The arrivals' updates; an executor that works ahead is given the other tasks in flight beside them."""
         due = [task for task in arrived if task.client not in self._trained]
         if due and self.executor.ahead:
-            due += [task for client, task in self._tasks.items() if client not in self._trained]
+            coming = (client for client in self._tasks if client not in self._trained and client not in self._doomed)
+            due += [self._tasks[client] for client in coming]
         if due:
             # A client has one task at a time, so between its dispatch and its arrival the memory stays the same.
             due = [replace(task, memory=self.memories.get(task.client)) if self.memories else task for task in due]
@@ -154,7 +208,9 @@ class SimulatedFleet:
 
     def state(self) -> dict[str, Any]:
         """The state of the fleet without its tasks, which the server keeps, as JSON-ready data."""
-        measured = {} if self.meter is None else {"meter": self.meter.state()}
+        further: dict[str, Any] = {} if self.meter is None else {"meter": self.meter.state()}
+        further |= {"doomed": sorted(self._doomed)} if self._doomed else {}
+        further |= {} if self._trips is None else {"trips": self._trips}
         return {
             "now": self.now,
             "queue": sorted(self._queue),
@@ -166,7 +222,7 @@ class SimulatedFleet:
             "known_maps": [[client, *known] for client, known in sorted(self.network.known_maps.items())],
             "refused": dict(self.refused),
             "sent": sorted(self._sent.items()),
-            **measured,
+            **further,
         }
 
     def restore(self, state: dict[str, Any], tasks: dict[int, ClientTask], *, tick: int) -> None:
@@ -185,5 +241,26 @@ class SimulatedFleet:
         self.network.server_bytes, self.network.uplink_free = state["bytes_server"], state["uplink_free"]
         self.network.known_maps = {client: (version, level) for client, version, level in state["known_maps"]}
         self._sent = {client: (sent, down) for client, (sent, down) in state.get("sent", ())}
+        self._doomed = set(state.get("doomed", ()))
+        if self._trips is not None:
+            self._trips = list(state.get("trips", ()))
         if self.meter is not None:
             self.meter.restore(state["meter"])
+
+
+def _noted(trip: Trip, level: int, leaving: float) -> list[Any]:
+    """A trip for a row: client, level, moments of leaving, ready, computed and the end, bytes down and up.
+
+    What a lost task never came to is None, and so are its bytes up.
+    """
+    moments = [round(m, _DIGITS) if m <= trip.arrival else None for m in (trip.ready, trip.computed)]
+    end = None if trip.arrival == math.inf else round(trip.arrival, _DIGITS)
+    return [
+        trip.client,
+        level,
+        round(min(leaving, trip.arrival), _DIGITS),
+        *moments,
+        end,
+        trip.down,
+        None if trip.lost else trip.up,
+    ]

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from e2e.command import Command, write_recipe
 from e2e.recipes import FLEET, recipe
+from e2e.test_resume import left_by
+from fedgmr.experiments.checkpoint import checkpoints_of, read_checkpoint
 
 # Every kind of mistake: the file's content, and words of the sentence.
 BAD: dict[str, tuple[bytes, list[str]]] = {
@@ -94,3 +97,76 @@ def test_a_run_is_bound_to_the_content_of_its_file(fedgmr: Command) -> None:
 
 def _rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("method", "on_leaving"), [("fedgmr", "lose"), ("fedavg", "lose"), ("fedasync", "resume")])
+def test_a_run_that_is_cut_in_an_absence_ends_as_one_that_is_not(method: str, on_leaving: str, fedgmr: Command) -> None:
+    absences = [{"clients": [0, 1, 3], "start": 30.0, "end": 55.0, "every": 90.0}]
+    # Tasks are cut short in the middle of an absence, or before one that the server does not know of.
+    _cut_and_compare(
+        fedgmr,
+        recipe("dense", method, fleet={**FLEET, "absences": absences, "on_leaving": on_leaving}),
+        lambda state: bool(state.get("doomed")) if on_leaving == "lose" else 30 < state["now"] % 90 < 55,
+    )
+    summary = json.loads((fedgmr.folder / "run" / "summary.json").read_text())
+    assert (summary["refused"].get("left", 0) > 0) == (on_leaving == "lose")
+    assert (sum(summary["time"]["lost"]) > 0) == (on_leaving == "lose")
+    assert summary["time"]["away"][2] == 0 < summary["time"]["away"][0]
+
+
+def test_a_run_that_is_cut_in_a_silent_stretch_ends_as_one_that_is_not(fedgmr: Command) -> None:
+    # Nothing is carried in the last 30 of 60 seconds; one link ends after 150 seconds, in the middle of its task.
+    (fedgmr.folder / "silent").write_text("0 1\n30 0\n")
+    (fedgmr.folder / "ends").write_text("0 1\n148 1\n149 1\n")
+    traces = [{"kind": "file", "down": name, "unit": "MiB/s", "shift": 0} for name in ("silent", "ends")]
+    links = [{**link, "trace": traces[0]} for link in FLEET["links"]]  # type: ignore[attr-defined]
+    links[4]["trace"] = {**traces[1], "at_end": "stop"}
+    _cut_and_compare(
+        fedgmr, recipe(fleet={**FLEET, "links": links}), lambda state: 35 < state["now"] % 60 < 55 and state["queue"]
+    )
+    run = fedgmr.folder / "run"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["refused"] == {"left": 1}
+    assert summary["time"]["away"] == [0, 0, 0, 0, 150]
+    trips = [trip for row in _rows(run) for trip in row["trips"]]
+    assert [trip[5] for trip in trips if trip[7] is None] == [150]
+    ends = [trip[5] % 60 for trip in trips if trip[0] != 4]
+    assert len(ends) > 20
+    assert all(end <= 30 for end in ends), "nothing arrives in silence"
+
+
+def _cut_and_compare(fedgmr: Command, data: dict[str, Any], wanted: Callable[[dict[str, Any]], Any]) -> None:
+    """Run 300 seconds; again from a checkpoint in the middle of those whose fleet is as wanted; compare all."""
+    data |= {"seconds": 300.0, "checkpoint": {"every": 1, "keep": 10_000}}
+    write_recipe(fedgmr.folder / "r.json", data)
+    assert fedgmr("run", "r.json", "output=run").code == 0
+    run = fedgmr.folder / "run"
+    undisturbed = left_by(run)
+    summary = json.loads((run / "summary.json").read_text())
+    for client in range(5):
+        assert sum(of[client] for of in summary["time"].values()) == pytest.approx(300.0, abs=0.01)
+    files = checkpoints_of(run)
+    moments = [path for path in files if wanted(read_checkpoint(path)[1]["fleet"])]
+    cut = moments[len(moments) // 2]
+    for path in files:
+        if path.name > cut.name:
+            path.unlink()
+    (run / "summary.json").unlink()
+    assert fedgmr("resume", "run").code == 0
+    assert left_by(run) == undisturbed
+
+
+def test_trips_are_recorded_where_they_are_wanted(fedgmr: Command) -> None:
+    write_recipe(fedgmr.folder / "r.json", recipe(seconds=100.0))
+    assert fedgmr("run", "r.json", "output=plain").code == 0
+    plain = _rows(fedgmr.folder / "plain")
+    assert not any("trips" in row or "away" in row for row in plain)
+    assert "time" not in json.loads((fedgmr.folder / "plain" / "summary.json").read_text())
+    assert fedgmr("run", "r.json", "evaluation.trips=true", "output=told").code == 0
+    told = _rows(fedgmr.folder / "told")
+    for before, row in zip(plain, told, strict=True):
+        assert {name: value for name, value in row.items() if name not in ("trips", "away", "wall")} == {
+            name: value for name, value in before.items() if name != "wall"
+        }
+    sums = [sum(trip[6] for row in told for trip in row["trips"] if trip[0] == client) for client in range(5)]
+    assert sums == told[-1]["bytes_down"]

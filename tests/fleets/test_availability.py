@@ -10,6 +10,7 @@ import pytest
 
 from fedgmr.fleets.availability import Absence, DayNight, FileAvailability, make_presence
 from fedgmr.fleets.availability_files import read_devices
+from fedgmr.fleets.curves import Curve
 from fedgmr.fleets.presence import Gaps, Presence
 
 
@@ -133,3 +134,29 @@ def test_a_tick_looks_only_at_those_who_come_or_go(monkeypatch: pytest.MonkeyPat
         at.advance(float(second))
     # Two changes per client and day of 86,400 seconds.
     assert asked < 60
+
+
+def test_work_stands_still_while_its_client_is_away() -> None:
+    at = Presence({0: [Gaps(edges=(5.0, 8.0), period=10.0)], 1: [Gaps(edges=(5.0, math.inf))]})
+    assert at.finish(0, 4.0, 1.0) == 5.0, "done when it leaves"
+    assert at.finish(0, 4.0, 3.0) == pytest.approx(10.0), "a second, three away, two more"
+    assert at.finish(0, 6.0, 15.0) == pytest.approx(29.0), "from 8 to 15 and 18 to 25 seven each, and one from 28 on"
+    assert at.finish(2, 4.0, 3.0) == 7.0
+    assert (at.finish(1, 4.0, 1.0), at.finish(1, 4.0, 1.5), at.finish(0, math.inf, 1.0)) == (5.0, math.inf, math.inf)
+    assert (at.last_leave(1, 0.0), at.last_leave(2, 0.0)) == (5.0, math.inf)
+    # 2 MiB/s for six seconds, then 4 for six: 2 until 5, and 8 of the other 16 from 8 on.
+    link = Curve(starts=(0.0, 6.0), rates=(2.0, 4.0), end=12.0)
+    assert at.finish(0, 4.0, 10.0, link) == pytest.approx(10.0)
+    assert at.finish(2, 4.0, 10.0, link) == link.finish(4.0, 10.0)
+    over = Curve(starts=(0.0,), rates=(2.0,), end=9.0, repeats=False)
+    assert at.finish(0, 4.0, 4.0, over) == pytest.approx(9.0), "two until 5 and two from 8 to 9"
+    assert at.finish(0, 4.0, 4.5, over) == math.inf
+
+
+def test_who_was_away_between_two_moments() -> None:
+    at = Presence({0: [Gaps(edges=(5.0, 8.0), period=10.0)], 1: [Gaps(edges=(12.0, math.inf))]})
+    assert at.gone(0.0, 5.0) == []
+    assert [[client, *map(round, moments)] for client, *moments in at.gone(6.0, 16.0)] == [
+        *([0, 6, 8], [0, 15, 16], [1, 12, 16])
+    ]
+    assert at.gone(13.0, 14.0) == [(1, 13.0, 14.0)]

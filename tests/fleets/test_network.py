@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fedgmr.exchange import Shipment
 from fedgmr.fleets.curves import Curve
 from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings, Trip, steady_links
+from fedgmr.fleets.presence import Gaps, Presence
 from fedgmr.fleets.sizes import IndexedSizes, LinearSizes, PaperSizes, WireSizes
 from fedgmr.seeding import generator
 from fedgmr.submodels.levels import LevelMap
@@ -461,3 +462,22 @@ def test_a_later_start_never_arrives_earlier(rates: list[float], now: float, lat
     # 6 MiB each way, and half a second of training in between; the server has sent its 6 MiB after 3 s.
     ready = max(curve.finish(now, 6.0), now + 3.0)
     assert curve.shifted(0.4).carried(ready + 0.5, early) == pytest.approx(6.0)
+
+
+def test_a_client_that_is_away_goes_on_where_it_was() -> None:
+    net = network(ims=True)
+    net.presence = Presence({0: [Gaps(edges=(1.0, 4.0, 5.2, 6.0))]})
+    first, second, _ = net.send(TASKS, 0.0)
+    # client 0: a MiB until 1 and another from 4 on; 0.2 s of its training until 5.2, 0.3 from 6 on; 0.5 s up
+    assert (first.ready, first.computed, first.arrival) == pytest.approx((5, 6.3, 6.8))
+    assert (second.ready, second.computed, second.arrival) == (3, 4, 6), "always there"
+
+
+def test_a_link_that_stops_or_stands_still_with_its_client() -> None:
+    once = Link(trace=Given(down=replace(DOWN, repeats=False), up=replace(UP, repeats=False), shift=1.0))
+    net = network(ims=True, links=[TRACED, once])
+    assert (net.varies, net.stops) == (True, {1: 9.0})
+    net.presence = Presence({0: [Gaps(edges=(5.125, 6.0))]})
+    # 1 MiB until 2, 0.5 from 5 to 5.125, 0.5 from 6 to 6.125; training until 6.625; up as before, from 8 on.
+    (trip,) = net.send([task(0, 0)], 0.0)
+    assert (trip.ready, trip.computed, trip.arrival) == pytest.approx((6.125, 6.625, 9.0))

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,7 +13,7 @@ from fedgmr.exchange import ClientProfile, ClientTask, Update
 from fedgmr.federation import federate
 from fedgmr.fleets.availability import Absence, make_presence
 from fedgmr.fleets.network import Link, Network, NetworkSettings, Trip
-from fedgmr.fleets.simulated import SimulatedFleet
+from fedgmr.fleets.simulated import OnLeaving, SimulatedFleet
 from fedgmr.fleets.sizes import WireSizes
 from fedgmr.server import Server, ServerRules
 from fedgmr.server.coordination import Asynchronous, Coordination, Fastest, SemiAsynchronous, Synchronous
@@ -33,7 +33,8 @@ class Timetable:
 
     def send(self, tasks: Sequence[ClientTask], now: float) -> list[Trip]:
         self.server_bytes += 10 * len(tasks)
-        return [Trip(client=t.client, arrival=now + self.seconds[t.client], down=10, up=1) for t in tasks]
+        ends = {task.client: now + self.seconds[task.client] for task in tasks}
+        return [Trip(client=c, ready=now, computed=end, arrival=end, down=10, up=1) for c, end in ends.items()]
 
 
 class Echo:
@@ -73,10 +74,23 @@ def task(client: int, first_batch: int = 0) -> ClientTask:
     )
 
 
-def fleet(*seconds: float, absences: Sequence[Absence] = (), merge_seconds: float = 0.0) -> SimulatedFleet:
+def fleet(
+    *seconds: float,
+    absences: Sequence[Absence] = (),
+    merge_seconds: float = 0.0,
+    on_leaving: OnLeaving = "finish",
+    stops: Mapping[int, float] | None = None,
+) -> SimulatedFleet:
     network = Timetable(dict(enumerate(seconds)), merge_seconds)
-    presence = make_presence(None, absences, len(seconds), seed=0)
-    return SimulatedFleet(network, Echo(), len(seconds), presence=presence)  # type: ignore[arg-type]
+    presence = make_presence(None, absences, len(seconds), seed=0, stops=stops)
+    return SimulatedFleet(
+        network,  # type: ignore[arg-type]
+        Echo(),
+        len(seconds),
+        presence=presence,
+        on_leaving=on_leaving,
+        records=True,
+    )
 
 
 def clients(updates: Sequence[Update]) -> list[int]:
@@ -244,9 +258,15 @@ def test_when_nobody_is_at_work_the_clock_goes_to_the_next_return() -> None:
     assert at.now == 100.0, "nobody left to come back"
 
 
-def loop(coordination: Coordination, absences: Sequence[Absence], last: float = 10.0) -> tuple[Server, list[float]]:
+def loop(
+    coordination: Coordination,
+    absences: Sequence[Absence],
+    last: float = 10.0,
+    on_leaving: OnLeaving = "finish",
+    stops: Mapping[int, float] | None = None,
+) -> tuple[Server, list[float]]:
     """Ten seconds of a loop in which a trip takes one second, or until `last`; the moments after each tick."""
-    at = fleet(1.0, 1.0, absences=absences)
+    at = fleet(1.0, 1.0, absences=absences, on_leaving=on_leaving, stops=stops)
     server = Server(
         rules=ServerRules(coordination=coordination),
         layout=Layout.of(nn.Linear(4, 1, bias=False)),
@@ -279,6 +299,80 @@ def test_the_loop_outlasts_a_moment_when_everybody_is_away() -> None:
     server, moments = loop(SemiAsynchronous(period=2.0), away)
     assert moments == [2, 4, 6, 8, 10]
     assert server.updates == [4, 4], "dispatched at 0, 2, 6 and 8"
+
+
+def test_a_task_is_lost_when_its_client_leaves() -> None:
+    away = [Absence(clients=(1, 2), start=5.0, end=7.0)]
+    at = fleet(4.0, 9.0, 5.0, absences=away, on_leaving="lose")
+    at.network.known_maps = {1: (0, 0), 2: (0, 0)}
+    at.dispatch([task(0), task(1), task(2)], tick=0)
+    assert clients(at.collect(until=math.inf, arrivals=3)) == [0, 2], "an arrival at the moment of leaving counts"
+    assert at.now == 5.0, "and nobody waits for the lost one"
+    assert [(news.client, news.seconds, news.lost) for news in at.news()] == [
+        *((0, 4.0, False), (1, None, True), (2, 5.0, False))
+    ]
+    assert (at.refused, at.bytes_down, at.bytes_up) == ({"left": 1}, [10, 10, 10], [1, 0, 1])
+    assert at.network.known_maps == {2: (0, 0)}, "it may have lost its level map"
+    assert (at.free(), at.in_flight) == ([0], 0)
+    at.collect(until=7.0)
+    assert at.free() == [0, 1, 2]
+    assert at.executor.batches == [[0, 2]], "a lost task is not trained"  # type: ignore[attr-defined]
+
+
+def test_the_loop_goes_on_without_lost_tasks() -> None:
+    one, both = ([Absence(clients=of, start=2.5, end=6.0)] for of in ((1,), (0, 1)))
+    server, moments = loop(Synchronous(), one, on_leaving="lose")
+    assert moments == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert server.updates == [10, 6], "client 1 at 1, 2, 7, 8, 9 and 10"
+    assert server.batches == [11, 7], "its lost mini-batch came again, and one more is in flight"
+    server, moments = loop(Synchronous(), both, on_leaving="lose")
+    assert moments == [1, 2, 2.5, 6, 7, 8, 9, 10], "at 2.5 both are lost"
+    assert (server.tick, server.updates) == (6, [6, 6])
+    server, moments = loop(Asynchronous(), both, on_leaving="lose")
+    assert moments == [1, 1, 2, 2, 2.5, 6, 7, 7, 8, 8, 9, 9, 10]
+    server, moments = loop(SemiAsynchronous(period=2.0), both, on_leaving="lose")
+    assert moments == [2, 4, 6, 8, 10]
+    assert server.updates == [3, 3], "dispatched at 0, 6 and 8; what left at 2 was lost"
+    fastest = [Absence(clients=(0,), start=2.0, end=6.5)]
+    server, moments = loop(Fastest(grace=0.5), fastest, on_leaving="lose")
+    assert moments == [1.5, 2.5, 4, 5.5, 7, 8.5], "client 0 is lost at 2, and half a second later client 1 arrives"
+    assert server.updates == [2, 6]
+
+
+def test_a_client_whose_link_has_stopped_gets_no_further_task() -> None:
+    at = fleet(4.0, math.inf, stops={1: 6.0})
+    at.dispatch([task(0), task(1)], tick=0)
+    assert clients(at.collect(until=math.inf, arrivals=2)) == [0]
+    assert (at.now, at.free(), at.refused) == (6.0, [0], {"left": 1})
+    at.collect(until=1e9)
+    assert at.free() == [0]
+    _, moments = loop(Synchronous(), [], stops={0: 4.5, 1: 4.5}, on_leaving="lose")
+    assert moments == [1, 2, 3, 4, 4.5, 10], "nobody is left"
+
+
+def test_rows_have_the_trips_and_who_was_away() -> None:
+    away = [Absence(clients=(1,), start=3.0, end=5.0, every=10.0)]
+    at = fleet(4.0, 2.0, absences=away, on_leaving="lose", merge_seconds=0.5)
+    at.dispatch([task(0), task(1)], tick=0)
+    at.collect(until=2.0)
+    at.dispatch([task(1, 5)], tick=1)
+    assert at.record(0.0, 2.0) == {
+        "trips": [
+            [0, 0, 0.0, 0.0, 4.0, 4.0, 10, 1],
+            [1, 0, 0.0, 0.0, 2.0, 2.0, 10, 1],
+            [1, 0, 2.5, 2.5, None, 3.0, 10, None],
+        ],
+        "away": [],
+    }
+    resumed = fleet(4.0, 2.0, absences=away, on_leaving="lose")
+    at.collect(until=2.9)
+    resumed.restore(json.loads(json.dumps(at.state())), {0: task(0), 1: task(1, 5)}, tick=1)
+    for each in (at, resumed):
+        assert clients(each.collect(until=8.0)) == [0]
+        each.dispatch([task(1, 5)], tick=0)
+        assert each.record(2.0, 8.0) == {"trips": [[1, 0, 8.0, 8.0, 10.0, 10.0, 10, 1]], "away": [[1, 3.0, 5.0]]}
+        assert each.record(8.0, 14.0) == {"trips": [], "away": [[1, 13.0, 14.0]]}
+        assert each.refused == {"left": 1}
 
 
 def test_the_fastest_client_sets_the_pace() -> None:

@@ -30,6 +30,7 @@ _WITHOUT_EFFECT = (
     "evaluation.views",
     "evaluation.padded_every",
     "evaluation.levels_every",
+    "evaluation.trips",
 )
 _NUMBER_FORMATS = ("tf32", "autocast")
 _DIGITS = 12

@@ -166,6 +166,10 @@ class FlowerFleet:
             self.journal.write_task("dispatched", flight, bytes=packed.size, level=task.level)
         self.threads.send(requests)
 
+    def record(self, since: float, until: float) -> dict[str, Any]:
+        """Nothing: the journal has the tasks of a deployed run."""
+        return {}
+
     def collect(
         self, *, until: float, arrivals: int | None = None, fastest: int = 0, grace: float = 0.0
     ) -> list[Update]:
