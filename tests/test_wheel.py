@@ -63,8 +63,9 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     info = f"fedgmr-{__version__}.dist-info"
     inside = {name for name in names if not name.startswith(info)}
     templates = {str(path.relative_to(ROOT)) for path in (ROOT / "fedgmr" / "deploy" / "templates").iterdir()}
+    browser = {str(path.relative_to(ROOT)) for path in (ROOT / "fedgmr" / "pages" / "browser").iterdir()}
     other = {f"fedgmr/{name}" for name in ("py.typed", "paper/paper.yaml", "cli/words.json")}
-    assert inside == modules | recipes | templates | other
+    assert inside == modules | recipes | templates | browser | other
     assert "fedgmr/recipes/quickstart.yaml" in inside
     assert f"{info}/licenses/LICENSE" in names
     assert len(names) == len(set(names))

@@ -1,0 +1,117 @@
+// The clients of one run: who held which level when, and what each has done so far.
+
+const HEIGHT = 260; // of the strip, where rows would not become too flat or too high
+const MOST_DRAWN = 40; // clients of the strip; of more, the first ones from fast to slow
+
+// Clients from fast to slow: by the level they began with, which follows the link, then by number.
+function clientsBySpeed(clients) {
+  const first = clients.level?.[0] ?? [];
+  return first.map((_, client) => client).sort((one, other) => (first[other] ?? 0) - (first[one] ?? 0) || one - other);
+}
+
+// Stretches of rows in which a client's level stays the same: [first row, end row, level].
+function stretches(levels) {
+  const found = [];
+  levels.forEach((level, row) => {
+    if (found.length && found.at(-1)[2] === level) found.at(-1)[1] = row + 1;
+    else found.push([row, row + 1, level]);
+  });
+  return found;
+}
+
+function levelColour(level, count) {
+  const part = count > 1 ? Math.round((100 * level) / (count - 1)) : 100;
+  return `color-mix(in srgb, ${colourOf("--high")} ${part}%, ${colourOf("--low")})`;
+}
+
+class LevelStrip {
+  constructor(element) {
+    this.canvas = make("canvas", { role: "img" });
+    this.box = make("div", { className: "hover", hidden: true });
+    this.plot = make("div", { className: "plot" }, this.canvas, this.box);
+    element.replaceChildren(this.plot);
+    this.plot.addEventListener("pointermove", (event) => this.tell(event));
+    this.plot.addEventListener("pointerleave", () => (this.box.hidden = true));
+  }
+
+  draw(run, runs, zoom) {
+    const clients = runs.clients(run);
+    Object.assign(this, { run, levels: clients.level ?? [], seconds: runs.columns(run).seconds ?? [] });
+    this.order = clientsBySpeed(clients).slice(0, MOST_DRAWN);
+    this.step = Math.round(Math.min(26, Math.max(13, HEIGHT / Math.max(1, this.order.length))));
+    const height = MARGIN.top + MARGIN.bottom + this.step * Math.max(1, this.order.length);
+    this.plot.style.height = `${height}px`;
+    this.canvas.setAttribute("aria-label", `level of each client of ${run.name} over time`);
+    const end = run.status === "running" ? this.seconds.at(-1) : Math.max(run.seconds, this.seconds.at(-1) ?? 0);
+    const width = this.plot.clientWidth;
+    const frame = (this.frame = new Frame(width, height, zoom ?? [0, end || 1], [0, 1], false));
+    const pen = new CanvasPen(this.canvas, width, height);
+    drawAcross(pen, frame, `${run.clock} time (s)`, false);
+    pen.text(9, MARGIN.top + frame.inner.height / 2, "client, fast at the top", { colour: colourOf("--ink"), align: "center", turned: true });
+    this.order.forEach((client, place) => this.drawClient(pen, client, MARGIN.top + this.step * place));
+  }
+
+  drawClient(pen, client, top) {
+    const { inner } = this.frame;
+    pen.text(inner.x - 6, top + this.step / 2, String(client), { colour: colourOf("--soft"), align: "right" });
+    pen.inside(inner.x, top, inner.width, this.step, () => {
+      for (const [from, end, level] of stretches(this.levels.map((row) => row?.[client]))) {
+        if (level === null || level === undefined) continue;
+        const [left, right] = [this.frame.x(this.seconds[from]), this.frame.x(this.seconds[Math.min(end, this.seconds.length - 1)])];
+        const bottom = top + this.step - 2;
+        pen.path([left, top, right, top, right, bottom, left, bottom], { fill: levelColour(level, this.run.ladder.length) });
+      }
+    });
+  }
+
+  tell(event) {
+    const area = this.plot.getBoundingClientRect();
+    const [x, y] = [event.clientX - area.left, event.clientY - area.top];
+    const client = this.order?.[Math.floor((y - MARGIN.top) / this.step)];
+    const row = this.frame ? lastAt(this.seconds, this.frame.valueAt(x)) : -1;
+    const level = this.levels?.[row]?.[client];
+    this.box.hidden = !isNumber(level);
+    if (this.box.hidden) return;
+    this.box.textContent = `client ${client}: level ${level} (density ${this.run.ladder[level] ?? "–"}), row ${row}, ${short(this.seconds[row])} s`;
+    const right = x > area.width / 2;
+    Object.assign(this.box.style, { top: `${y + 14}px`, left: right ? "auto" : `${x + 12}px`, right: right ? `${area.width - x + 12}px` : "auto" });
+  }
+}
+
+function ladderLegend(run) {
+  const boxes = run.ladder.map((density, level) =>
+    make("span", {}, make("i", { className: "box", style: { background: levelColour(level, run.ladder.length) } }), ` ${density}`));
+  return ["density", ...boxes];
+}
+
+// The seconds of the last row in which a client had sent something new.
+function lastSeen(clients, seconds, client) {
+  const updates = clients.updates ?? [];
+  for (let row = updates.length - 1; row > 0; row -= 1) {
+    if (updates[row]?.[client] !== updates[row - 1]?.[client]) return seconds[row];
+  }
+  return null;
+}
+
+function drawClientTable(table, run, runs) {
+  const clients = runs.clients(run);
+  const seconds = runs.columns(run).seconds ?? [];
+  const now = (name, client) => clients[name]?.at(-1)?.[client];
+  const order = clientsBySpeed(clients);
+  const most = Math.max(1, ...order.map((client) => (now("bytes_down", client) ?? 0) + (now("bytes_up", client) ?? 0)));
+  const rate = (client, way) => (run.links?.[client] ? short(run.links[client][way]) : "–");
+  const cells = (client) => {
+    const level = now("level", client);
+    const [down, up] = [now("bytes_down", client), now("bytes_up", client)];
+    const seen = lastSeen(clients, seconds, client);
+    return [
+      String(client), rate(client, 0), rate(client, 1), isNumber(level) ? String(level) : "–", String(run.ladder[level] ?? "–"),
+      short(now("updates", client), 1), short(now("staleness", client), 1), bytes(down),
+      [bytes(up), share(((down ?? 0) + (up ?? 0)) / most)], seen === null ? "never" : `${short(seen, 1)} s`,
+    ];
+  };
+  const names = ["client", "down (MiB/s)", "up (MiB/s)", "level", "density", "updates", "staleness", "received", "sent", "last seen"];
+  const head = make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name))));
+  const body = order.map((client) => make("tr", {}, ...cells(client).map((cell) => make("td", {}, ...[cell].flat()))));
+  table.replaceChildren(head, make("tbody", {}, ...body));
+}

@@ -1,0 +1,89 @@
+// Two pens with the same strokes, so that the screen, a PNG and an SVG file show the same drawing.
+// A path is a flat list x0, y0, x1, y1, ...; NaN lifts the pen.
+
+class CanvasPen {
+  constructor(canvas, width, height, scale = window.devicePixelRatio || 1) {
+    Object.assign(canvas, { width: Math.round(width * scale), height: Math.round(height * scale) });
+    this.context = canvas.getContext("2d");
+    this.context.scale(scale, scale);
+    Object.assign(this, { width, height });
+  }
+
+  path(points, { stroke, fill, width = 1, dash = [], alpha = 1 }) {
+    const { context } = this;
+    context.beginPath();
+    let down = false;
+    for (let place = 0; place < points.length; place += 2) {
+      const lifted = Number.isNaN(points[place + 1]);
+      if (lifted) down = false;
+      else if (down) context.lineTo(points[place], points[place + 1]);
+      else context.moveTo(points[place], points[place + 1]);
+      down = !lifted;
+    }
+    Object.assign(context, { globalAlpha: alpha, lineWidth: width, lineJoin: "bevel" });
+    context.setLineDash(dash);
+    if (fill) [context.fillStyle] = [fill], context.fill();
+    if (stroke) [context.strokeStyle] = [stroke], context.stroke();
+    context.globalAlpha = 1;
+  }
+
+  text(x, y, text, { colour, align = "left", size = 11, turned = false }) {
+    const { context } = this;
+    context.save();
+    context.translate(x, y);
+    if (turned) context.rotate(-Math.PI / 2);
+    Object.assign(context, { font: `${size}px system-ui, sans-serif`, fillStyle: colour, textAlign: align, textBaseline: "middle" });
+    context.fillText(text, 0, 0);
+    context.restore();
+  }
+
+  inside(x, y, width, height, draw) {
+    this.context.save();
+    this.context.beginPath();
+    this.context.rect(x, y, width, height);
+    this.context.clip();
+    draw();
+    this.context.restore();
+  }
+}
+
+class SvgPen {
+  constructor(width, height) {
+    Object.assign(this, { width, height, parts: [], clips: 0 });
+  }
+
+  path(points, { stroke = "none", fill = "none", width = 1, dash = [], alpha = 1 }) {
+    let [way, down] = ["", false];
+    for (let place = 0; place < points.length; place += 2) {
+      const lifted = Number.isNaN(points[place + 1]);
+      if (!lifted) way += `${down ? "L" : "M"}${points[place].toFixed(2)} ${points[place + 1].toFixed(2)}`;
+      down = !lifted;
+    }
+    const dashes = dash.length ? ` stroke-dasharray="${dash.join(" ")}"` : "";
+    this.parts.push(`<path d="${way}" stroke="${stroke}" fill="${fill}" stroke-width="${width}" stroke-linejoin="bevel" opacity="${alpha}"${dashes}/>`);
+  }
+
+  text(x, y, text, { colour, align = "left", size = 11, turned = false }) {
+    const anchor = { left: "start", center: "middle", right: "end" }[align];
+    const turn = turned ? ` transform="rotate(-90 ${x} ${y})"` : "";
+    this.parts.push(
+      `<text x="${x}" y="${y}" fill="${colour}" font-size="${size}" text-anchor="${anchor}" dominant-baseline="central"${turn}>${escaped(text)}</text>`,
+    );
+  }
+
+  inside(x, y, width, height, draw) {
+    this.clips += 1;
+    this.parts.push(`<clipPath id="clip${this.clips}"><rect x="${x}" y="${y}" width="${width}" height="${height}"/></clipPath><g clip-path="url(#clip${this.clips})">`);
+    draw();
+    this.parts.push("</g>");
+  }
+
+  file() {
+    const head = `<svg xmlns="http://www.w3.org/2000/svg" width="${this.width}" height="${this.height}" font-family="system-ui, sans-serif">`;
+    return `${head}${this.parts.join("\n")}</svg>\n`;
+  }
+}
+
+function escaped(text) {
+  return String(text).replace(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
+}

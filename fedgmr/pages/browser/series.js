@@ -1,0 +1,135 @@
+// From runs to lines: what is drawn against what, runs that differ by seed alone as mean and band, smoothing.
+
+const AXES = { seconds: "time (s)", bytes: "data of all clients (bytes)", tick: "ticks", wall: "time of the host (s)" };
+const ASIDE = new Set(["seed", "method", "name", "about", "output"]); // settings that a line's name does not repeat
+
+// Quantities that can be drawn, by column: the leading metric first, then loss, views and the rest.
+function quantities(runs) {
+  const found = new Map();
+  for (const run of runs.entries) {
+    for (const name of Object.keys(runs.columns(run))) {
+      if (!(name in AXES) && !found.has(name)) found.set(name, readingOf(name, run.metric));
+    }
+  }
+  const leading = runs.entries[0]?.metric.key;
+  const rank = ([name]) => (name === leading ? 0 : name === "loss" ? 1 : name.startsWith("view ") ? 2 : 3);
+  return new Map([...found].sort((one, other) => rank(one) - rank(other)));
+}
+
+function readingOf(column, metric) {
+  const leads = column === metric.key || (column.startsWith("view ") && !column.endsWith(" loss")) || column === "validation";
+  if (!leads) return { label: column.replaceAll("_", " "), factor: 1, unit: "", digits: 4 };
+  const name = column === metric.key ? metric.name : `${metric.name}, ${column}`;
+  return { label: metric.unit ? `${name} (${metric.unit})` : name, factor: metric.factor, unit: metric.unit, digits: metric.digits };
+}
+
+// Runs by line: each alone, or those together that differ only by seed.
+function groupsOf(entries, bands) {
+  const groups = new Map();
+  for (const run of entries) {
+    const settings = Object.entries(run.settings).filter(([key]) => !ASIDE.has(key));
+    const key = bands ? JSON.stringify([run.method, settings]) : String(run.id);
+    if (!groups.has(key)) groups.set(key, { key, runs: [], words: [run.method, ...settings.map(([name, value]) => `${name}=${textOf(value)}`)] });
+    groups.get(key).runs.push(run);
+  }
+  const list = [...groups.values()];
+  const oneMethod = new Set(entries.map(({ method }) => method)).size === 1;
+  list.forEach((group, place) => {
+    const words = oneMethod && group.words.length > 1 ? group.words.slice(1) : group.words;
+    Object.assign(group, { name: bands ? words.join(" ") : group.runs[0].name, place });
+  });
+  return list;
+}
+
+const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+
+// The lines of one chart: x, y, the rows' numbers, and low and high where there is a band.
+function linesOf(runs, groups, isShown, axis, column, smoothing) {
+  const lines = [];
+  for (const group of groups) {
+    const drawn = group.runs.filter(isShown);
+    const member = (run) => runs.remember([run], `${axis} ${column}`, () => memberOf(runs, run, axis, column));
+    const members = drawn.map(member).filter((each) => each.x.length);
+    if (!members.length) continue;
+    const base = { name: group.name, place: group.place };
+    if (members.length === 1) {
+      const [{ x, y, rows, run }] = members;
+      lines.push({ ...base, x, y: smoothed(y, smoothing), exact: y, rows, run });
+      continue;
+    }
+    const mean = runs.remember(drawn, `mean ${axis} ${column}`, () => averaged(members));
+    const y = smoothed(mean.y, smoothing);
+    const shift = (sign) => y.map((value, place) => value + sign * mean.spread[place]);
+    lines.push({ ...base, x: mean.x, y, exact: mean.y, spread: mean.spread, low: shift(-1), high: shift(1), count: members.length });
+    for (const { x, y: values } of members) {
+      const start = lastAt(x, mean.end);
+      if (start === x.length - 1) continue; // seeds that have come further go on as thin lines
+      lines.push({ ...base, thin: true, x: x.slice(start), y: smoothed(values, smoothing).slice(start) });
+    }
+  }
+  return lines;
+}
+
+function memberOf(runs, run, axis, column) {
+  const columns = runs.columns(run);
+  const factor = readingOf(column, run.metric).factor;
+  const [x, y, rows] = [[], [], []];
+  (columns[column] ?? []).forEach((value, row) => {
+    const at = columns[axis]?.[row];
+    if (!isNumber(value) || !isNumber(at)) return;
+    x.push(at);
+    y.push(value * factor);
+    rows.push(row);
+  });
+  return { x, y, rows, run, ended: ["diverged", "stopped"].includes(run.status) };
+}
+
+// Mean and standard deviation over runs, each keeping its value until its next row, up to the end of the shortest.
+// Runs that diverged or were stopped do not shorten it. `Curve.average` in reporting/records.py is the same.
+function averaged(members) {
+  const start = Math.max(...members.map(({ x }) => x[0]));
+  const lasting = members.filter(({ ended }) => !ended).map(({ x }) => x.at(-1));
+  const end = Math.max(start, lasting.length ? Math.min(...lasting) : Math.max(...members.map(({ x }) => x.at(-1))));
+  const spacing = Math.min(...members.map(({ x }) => median(x.map((value, place) => value - (place ? x[place - 1] : start)))));
+  const times = [...new Set(members.flatMap(({ x }) => x))].filter((time) => time >= start && time < end).sort((a, b) => a - b);
+  const grid = [end]; // of a crowd of nearly equal times the last stands for all
+  for (const time of times.reverse()) if (grid.at(-1) - time >= spacing / 2) grid.push(time);
+  grid.reverse();
+  const samples = members.map(({ x, y }) => grid.map((time) => y[lastAt(x, time)]));
+  const y = grid.map((_, place) => samples.reduce((sum, each) => sum + each[place], 0) / samples.length);
+  const spread = y.map((mean, place) => Math.sqrt(samples.reduce((sum, each) => sum + (each[place] - mean) ** 2, 0) / (samples.length - 1)));
+  return { x: grid, y, spread, end };
+}
+
+function median(values) {
+  const sorted = [...values].sort((one, other) => one - other);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+// The place of the last of ascending values that is at most `value`; -1 where all are more.
+function lastAt(values, value) {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+function nearest(values, value) {
+  const before = Math.max(0, lastAt(values, value));
+  return before + 1 < values.length && values[before + 1] - value < value - values[before] ? before + 1 : before;
+}
+
+// Exponential moving average without the pull of its beginning; weight 0 leaves the values as they are.
+function smoothed(values, weight) {
+  if (!weight) return values;
+  let [sum, total] = [0, 0];
+  return values.map((value) => {
+    sum = weight * sum + (1 - weight) * value;
+    total = weight * total + (1 - weight);
+    return sum / total;
+  });
+}
