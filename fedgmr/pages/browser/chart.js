@@ -6,12 +6,26 @@ const MOST_READ = 10; // lines that the box of values names
 class Chart {
   // `on` has `zoom(range or null)` and `point(value or null)`, which let all charts of the page move together.
   constructor(title, on) {
-    Object.assign(this, { on, lines: [], names: { x: "", y: "" }, zoom: null, log: false, axis: "seconds", reading: null });
+    Object.assign(this, {
+      on,
+      lines: [],
+      names: { x: "", y: "" },
+      zoom: null,
+      log: false,
+      axis: "seconds",
+      reading: null,
+    });
     this.bar = make("div", { className: "bar" });
     this.canvas = make("canvas", { "aria-hidden": "true" });
     this.over = make("canvas", { "aria-hidden": "true" });
     this.box = make("div", { className: "hover", hidden: true, "aria-live": "polite" });
-    this.plot = make("div", { className: "plot", tabIndex: 0, role: "application", "aria-label": title }, this.canvas, this.over, this.box);
+    this.plot = make(
+      "div",
+      { className: "plot", tabIndex: 0, role: "application", "aria-label": title },
+      this.canvas,
+      this.over,
+      this.box,
+    );
     this.plot.title = "";
     this.legend = make("div", { className: "legend" });
     this.element = make("figure", { className: "chart", style: { margin: 0 } }, this.bar, this.plot, this.legend);
@@ -32,7 +46,8 @@ class Chart {
     this.plot.addEventListener("pointerup", (event) => {
       const [start, end] = [this.start, at(event)];
       this.start = undefined;
-      if (start !== undefined && Math.abs(end - start) > 8) this.zoomTo(...[start, end].sort((a, b) => a - b).map((pixels) => this.frame.valueAt(pixels)));
+      if (start !== undefined && Math.abs(end - start) > 8)
+        this.zoomTo(...[start, end].sort((a, b) => a - b).map((pixels) => this.frame.valueAt(pixels)));
     });
     this.plot.addEventListener("pointerleave", () => this.on.point(null, this));
     this.plot.addEventListener("pointercancel", () => (this.start = undefined));
@@ -70,7 +85,9 @@ class Chart {
     this.frame = frameOf(this.lines, width, height, this.zoom, this.log);
     drawLines(new CanvasPen(this.canvas, width, height), this.frame, this.lines, this.names, this.axis === "bytes");
     const named = this.lines.filter(({ thin }) => !thin);
-    this.legend.replaceChildren(...(named.length ? named.slice(0, 24) : []).map((line) => make("span", {}, swatch(line.place), line.name)));
+    this.legend.replaceChildren(
+      ...(named.length ? named.slice(0, 24) : []).map((line) => make("span", {}, swatch(line.place), line.name)),
+    );
     if (named.length > 24) this.legend.append(make("span", {}, `and ${named.length - 24} more`));
     if (!named.length) this.legend.append(make("span", { className: "soft" }, "No rows to draw yet."));
     this.point(this.cursor ?? null, this.leads);
@@ -86,12 +103,17 @@ class Chart {
     const { inner } = this.frame;
     const x = this.frame.x(value);
     if (leads && this.start !== undefined && Math.abs(pixels - this.start) > 8) {
-      pen.path([this.start, inner.y, pixels, inner.y, pixels, inner.y + inner.height, this.start, inner.y + inner.height], { fill: colourOf("--accent"), alpha: 0.14 });
+      pen.path(
+        [this.start, inner.y, pixels, inner.y, pixels, inner.y + inner.height, this.start, inner.y + inner.height],
+        { fill: colourOf("--accent"), alpha: 0.14 },
+      );
     }
     pen.path([x, inner.y, x, inner.y + inner.height], { stroke: colourOf("--soft"), dash: [3, 3] });
     for (const { line, place } of read) {
       const [across, up] = [this.frame.x(line.x[place]), this.frame.y(line.y[place])];
-      pen.path([across - 2.5, up, across, up - 2.5, across + 2.5, up, across, up + 2.5], { fill: styleOf(line.place).stroke });
+      pen.path([across - 2.5, up, across, up - 2.5, across + 2.5, up, across, up + 2.5], {
+        fill: styleOf(line.place).stroke,
+      });
     }
     if (leads) this.tell(read, x);
   }
@@ -100,7 +122,9 @@ class Chart {
     const [low, high] = this.frame.xs;
     if (value < low || value > high) return [];
     const found = this.lines.filter(({ thin }) => !thin).map((line) => ({ line, place: nearest(line.x, value) }));
-    return found.filter(({ line, place }) => line.x[place] >= low && line.x[place] <= high && isNumber(this.frame.y(line.y[place])));
+    return found.filter(
+      ({ line, place }) => line.x[place] >= low && line.x[place] <= high && isNumber(this.frame.y(line.y[place])),
+    );
   }
 
   tell(read, x) {
@@ -116,9 +140,14 @@ class Chart {
       return make("tr", { className: line === near.line ? "near" : "" }, ...cells.map((cell) => make("td", {}, cell)));
     });
     this.box.replaceChildren(make("table", {}, make("tbody", {}, ...rows)));
-    if (read.length > told.length) this.box.append(make("div", { className: "soft" }, `and ${read.length - told.length} more`));
+    if (read.length > told.length)
+      this.box.append(make("div", { className: "soft" }, `and ${read.length - told.length} more`));
     const right = x > this.frame.width / 2;
-    Object.assign(this.box.style, { top: `${MARGIN.top}px`, left: right ? "auto" : `${x + 12}px`, right: right ? `${this.frame.width - x + 12}px` : "auto" });
+    Object.assign(this.box.style, {
+      top: `${MARGIN.top}px`,
+      left: right ? "auto" : `${x + 12}px`,
+      right: right ? `${this.frame.width - x + 12}px` : "auto",
+    });
   }
 
   written(value, spread) {
@@ -161,5 +190,8 @@ class Chart {
 
 function swatch(place) {
   const { stroke, dash } = styleOf(place);
-  return make("i", { className: "swatch", style: { borderTopColor: stroke, borderTopStyle: dash.length ? (dash[0] < 3 ? "dotted" : "dashed") : "solid" } });
+  return make("i", {
+    className: "swatch",
+    style: { borderTopColor: stroke, borderTopStyle: dash.length ? (dash[0] < 3 ? "dotted" : "dashed") : "solid" },
+  });
 }

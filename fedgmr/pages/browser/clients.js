@@ -47,7 +47,11 @@ class LevelStrip {
     const frame = (this.frame = new Frame(width, height, zoom ?? [0, end || 1], [0, 1], false));
     const pen = new CanvasPen(this.canvas, width, height);
     drawAcross(pen, frame, `${run.clock} time (s)`, false);
-    pen.text(9, MARGIN.top + frame.inner.height / 2, "client, fast at the top", { colour: colourOf("--ink"), align: "center", turned: true });
+    pen.text(9, MARGIN.top + frame.inner.height / 2, "client, fast at the top", {
+      colour: colourOf("--ink"),
+      align: "center",
+      turned: true,
+    });
     this.order.forEach((client, place) => this.drawClient(pen, client, MARGIN.top + this.step * place));
   }
 
@@ -57,9 +61,14 @@ class LevelStrip {
     pen.inside(inner.x, top, inner.width, this.step, () => {
       for (const [from, end, level] of stretches(this.levels.map((row) => row?.[client]))) {
         if (level === null || level === undefined) continue;
-        const [left, right] = [this.frame.x(this.seconds[from]), this.frame.x(this.seconds[Math.min(end, this.seconds.length - 1)])];
+        const [left, right] = [
+          this.frame.x(this.seconds[from]),
+          this.frame.x(this.seconds[Math.min(end, this.seconds.length - 1)]),
+        ];
         const bottom = top + this.step - 2;
-        pen.path([left, top, right, top, right, bottom, left, bottom], { fill: levelColour(level, this.run.ladder.length) });
+        pen.path([left, top, right, top, right, bottom, left, bottom], {
+          fill: levelColour(level, this.run.ladder.length),
+        });
       }
     });
   }
@@ -74,13 +83,23 @@ class LevelStrip {
     if (this.box.hidden) return;
     this.box.textContent = `client ${client}: level ${level} (density ${this.run.ladder[level] ?? "–"}), row ${row}, ${short(this.seconds[row])} s`;
     const right = x > area.width / 2;
-    Object.assign(this.box.style, { top: `${y + 14}px`, left: right ? "auto" : `${x + 12}px`, right: right ? `${area.width - x + 12}px` : "auto" });
+    Object.assign(this.box.style, {
+      top: `${y + 14}px`,
+      left: right ? "auto" : `${x + 12}px`,
+      right: right ? `${area.width - x + 12}px` : "auto",
+    });
   }
 }
 
 function ladderLegend(run) {
   const boxes = run.ladder.map((density, level) =>
-    make("span", {}, make("i", { className: "box", style: { background: levelColour(level, run.ladder.length) } }), ` ${density}`));
+    make(
+      "span",
+      {},
+      make("i", { className: "box", style: { background: levelColour(level, run.ladder.length) } }),
+      ` ${density}`,
+    ),
+  );
   return ["density", ...boxes];
 }
 
@@ -105,12 +124,30 @@ function drawClientTable(table, run, runs) {
     const [down, up] = [now("bytes_down", client), now("bytes_up", client)];
     const seen = lastSeen(clients, seconds, client);
     return [
-      String(client), rate(client, 0), rate(client, 1), isNumber(level) ? String(level) : "–", String(run.ladder[level] ?? "–"),
-      short(now("updates", client), 1), short(now("staleness", client), 1), bytes(down),
-      [bytes(up), share(((down ?? 0) + (up ?? 0)) / most)], seen === null ? "never" : `${short(seen, 1)} s`,
+      String(client),
+      rate(client, 0),
+      rate(client, 1),
+      isNumber(level) ? String(level) : "–",
+      String(run.ladder[level] ?? "–"),
+      short(now("updates", client), 1),
+      short(now("staleness", client), 1),
+      bytes(down),
+      [bytes(up), share(((down ?? 0) + (up ?? 0)) / most)],
+      seen === null ? "never" : `${short(seen, 1)} s`,
     ];
   };
-  const names = ["client", "down (MiB/s)", "up (MiB/s)", "level", "density", "updates", "staleness", "received", "sent", "last seen"];
+  const names = [
+    "client",
+    "down (MiB/s)",
+    "up (MiB/s)",
+    "level",
+    "density",
+    "updates",
+    "staleness",
+    "received",
+    "sent",
+    "last seen",
+  ];
   const head = make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name))));
   const body = order.map((client) => make("tr", {}, ...cells(client).map((cell) => make("td", {}, ...[cell].flat()))));
   table.replaceChildren(head, make("tbody", {}, ...body));

@@ -5,14 +5,22 @@ const DASHES = [[], [7, 3], [2, 2.5], [8, 3, 2, 3], [4, 2]]; // after eight colo
 const COLOURS = 8;
 const CROWD = 16; // more lines than this are drawn thinner and without dashes, which nobody could follow and browsers draw slowly
 
-const styleOf = (place) => ({ stroke: colourOf(`--c${place % COLOURS}`), dash: DASHES[Math.floor(place / COLOURS) % DASHES.length] });
+const styleOf = (place) => ({
+  stroke: colourOf(`--c${place % COLOURS}`),
+  dash: DASHES[Math.floor(place / COLOURS) % DASHES.length],
+});
 
 // Where values lie on paper: the ranges of both axes, and the way there and back.
 class Frame {
   constructor(width, height, xs, ys, log) {
     Object.assign(this, { width, height, xs, ys, log });
     this.ends = log ? ys.map(Math.log10) : ys;
-    this.inner = { x: MARGIN.left, y: MARGIN.top, width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
+    this.inner = {
+      x: MARGIN.left,
+      y: MARGIN.top,
+      width: width - MARGIN.left - MARGIN.right,
+      height: height - MARGIN.top - MARGIN.bottom,
+    };
   }
 
   x(value) {
@@ -59,7 +67,10 @@ function ticks([low, high], count) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((each) => each * power >= raw * 0.999) * power;
   const first = Math.ceil(low / step - 1e-9);
-  const found = Array.from({ length: Math.max(0, Math.floor(high / step + 1e-9) - first + 1) }, (_, place) => (first + place) * step);
+  const found = Array.from(
+    { length: Math.max(0, Math.floor(high / step + 1e-9) - first + 1) },
+    (_, place) => (first + place) * step,
+  );
   return { values: found, step };
 }
 
@@ -69,7 +80,10 @@ function logTicks([low, high], count) {
   const every = Math.max(1, Math.ceil(powers.length / count));
   const factors = powers.length > 4 ? [1] : powers.length > 2 ? [1, 3] : [1, 2, 5];
   const inside = (value) => value >= low && value <= high;
-  const found = powers.filter((_, place) => place % every === 0).flatMap((power) => factors.map((each) => each * 10 ** power)).filter(inside);
+  const found = powers
+    .filter((_, place) => place % every === 0)
+    .flatMap((power) => factors.map((each) => each * 10 ** power))
+    .filter(inside);
   return found.length > 1 ? { values: found, step: 0 } : ticks([low, high], count);
 }
 
@@ -103,11 +117,17 @@ function drawLines(pen, frame, lines, names, isBytes) {
   pen.inside(inner.x, inner.y - 2, inner.width, inner.height + 4, () => {
     const crowded = lines.length > CROWD;
     for (const line of lines.filter(({ low }) => low)) {
-      pen.path([...placed(frame, line.x, line.high, 3), ...reversed(placed(frame, line.x, line.low, 3))], { fill: styleOf(line.place).stroke, alpha: 0.16 });
+      pen.path([...placed(frame, line.x, line.high, 3), ...reversed(placed(frame, line.x, line.low, 3))], {
+        fill: styleOf(line.place).stroke,
+        alpha: 0.16,
+      });
     }
     for (const line of lines) {
       const style = crowded ? { stroke: styleOf(line.place).stroke, width: 1 } : { ...styleOf(line.place), width: 1.6 };
-      pen.path(placed(frame, line.x, line.y, crowded ? 2 : 1), line.thin ? { ...style, width: 0.9, alpha: 0.55 } : style);
+      pen.path(
+        placed(frame, line.x, line.y, crowded ? 2 : 1),
+        line.thin ? { ...style, width: 0.9, alpha: 0.55 } : style,
+      );
     }
   });
 }
@@ -117,7 +137,7 @@ function placed(frame, x, y, wide) {
   const from = Math.max(0, lastAt(x, frame.xs[0]));
   const to = Math.min(x.length, lastAt(x, frame.xs[1]) + 2);
   const points = [];
-  for (let place = from; place < to; ) {
+  for (let place = from; place < to;) {
     const column = Math.floor(frame.x(x[place]) / wide);
     let [least, greatest, last] = [place, place, place];
     for (; last + 1 < to && Math.floor(frame.x(x[last + 1]) / wide) === column; last += 1) {

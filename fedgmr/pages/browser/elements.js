@@ -7,7 +7,8 @@ function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (name.startsWith("aria-") || name === "role" || name === "scope") element.setAttribute(name, value);
-    else if (name === "style") Object.assign(element.style, value); // by properties: the policy forbids style texts
+    else if (name === "style")
+      Object.assign(element.style, value); // by properties: the policy forbids style texts
     else element[name] = value;
   }
   element.append(...children);
@@ -50,7 +51,11 @@ const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 function short(value, step = 0) {
   if (!isNumber(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e6 || size < 1e-4)) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
+  if (size !== 0 && (size >= 1e6 || size < 1e-4))
+    return value
+      .toExponential(2)
+      .replace(/\.?0+e/, "e")
+      .replace("e+", "e");
   const digits = step > 0 ? Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)) : size >= 100 ? 1 : 4;
   const text = value.toFixed(Math.min(digits, 10));
   const [whole, rest] = (step > 0 || !text.includes(".") ? text : text.replace(/\.?0+$/, "")).split(".");

@@ -7,13 +7,21 @@ class Page {
     this.source = source;
     this.runs = new Runs(source);
     this.view = viewOf(location.hash);
-    this.charts = [0, 1].map((place) => new Chart(`chart ${place + 1}: arrows read rows, + and - zoom, Escape goes back`, {
-      zoom: (zoom) => this.change({ zoom }),
-      point: (value, leads, pixels) => this.charts.forEach((chart) => chart.point(value, chart === leads, pixels)),
-    }));
+    this.charts = [0, 1].map(
+      (place) =>
+        new Chart(`chart ${place + 1}: arrows read rows, + and - zoom, Escape goes back`, {
+          zoom: (zoom) => this.change({ zoom }),
+          point: (value, leads, pixels) => this.charts.forEach((chart) => chart.point(value, chart === leads, pixels)),
+        }),
+    );
     find("charts").append(...this.charts.map(({ element }) => element));
     this.table = new RunTable(find("runs"), {
-      toggle: (run) => this.hide(this.view.hidden.includes(run.name) ? this.view.hidden.filter((name) => name !== run.name) : [...this.view.hidden, run.name]),
+      toggle: (run) =>
+        this.hide(
+          this.view.hidden.includes(run.name)
+            ? this.view.hidden.filter((name) => name !== run.name)
+            : [...this.view.hidden, run.name],
+        ),
       choose: (run) => this.change({ run: run.name }),
       sort: (sort) => this.change({ sort }),
     });
@@ -23,24 +31,42 @@ class Page {
   }
 
   tools() {
-    const smoothing = make("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: this.view.smoothing, "aria-label": "smoothing" });
+    const smoothing = make("input", {
+      type: "range",
+      min: 0,
+      max: 0.99,
+      step: 0.01,
+      value: this.view.smoothing,
+      "aria-label": "smoothing",
+    });
     smoothing.addEventListener("input", () => this.change({ smoothing: Number(smoothing.value) }));
     find("tools").addEventListener("submit", (event) => event.preventDefault());
     find("tools").replaceChildren(
-      labelled("against", choice(Object.entries(AXES), this.view.x, (x) => this.change({ x, zoom: null }))),
+      labelled(
+        "against",
+        choice(Object.entries(AXES), this.view.x, (x) => this.change({ x, zoom: null })),
+      ),
       tick("seeds as bands", this.view.bands, (bands) => this.change({ bands })),
       labelled("smoothing", smoothing),
-      button("whole range", "back from a zoom (Escape or a double click on a chart)", () => this.change({ zoom: null })),
+      button("whole range", "back from a zoom (Escape or a double click on a chart)", () =>
+        this.change({ zoom: null }),
+      ),
       button("copy link", "copy the address of this view", () => this.copyLink()),
-      button("CSV", "all rows of the shown runs as a CSV file", () => save("runs.csv", new Blob([csvOf(this.runs, this.shown())], { type: "text/csv" }))),
+      button("CSV", "all rows of the shown runs as a CSV file", () =>
+        save("runs.csv", new Blob([csvOf(this.runs, this.shown())], { type: "text/csv" })),
+      ),
     );
   }
 
   listen() {
     find("filter").value = this.view.filter;
     find("filter").addEventListener("input", () => this.change({ filter: find("filter").value }));
-    find("show-all").addEventListener("click", () => this.hide(this.view.hidden.filter((name) => !this.listed().some((run) => run.name === name))));
-    find("hide-all").addEventListener("click", () => this.hide([...new Set([...this.view.hidden, ...this.listed().map(({ name }) => name)])]));
+    find("show-all").addEventListener("click", () =>
+      this.hide(this.view.hidden.filter((name) => !this.listed().some((run) => run.name === name))),
+    );
+    find("hide-all").addEventListener("click", () =>
+      this.hide([...new Set([...this.view.hidden, ...this.listed().map(({ name }) => name)])]),
+    );
     find("client-run").addEventListener("change", () => this.change({ run: find("client-run").value }));
     window.addEventListener("hashchange", () => {
       if (location.hash === fragmentOf(this.view)) return;
@@ -84,7 +110,13 @@ class Page {
     if (!this.runs.state) return;
     const groups = groupsOf(this.runs.entries, this.view.bands);
     const { run, sort, ...drawn } = this.view; // what changes no curve draws none
-    const signature = JSON.stringify([drawn, this.runs.changes, innerWidth, colourOf("--paper"), this.charts.map(({ plot }) => plot.clientWidth)]);
+    const signature = JSON.stringify([
+      drawn,
+      this.runs.changes,
+      innerWidth,
+      colourOf("--paper"),
+      this.charts.map(({ plot }) => plot.clientWidth),
+    ]);
     if (signature !== this.signature) this.drawCharts(groups);
     this.signature = signature;
     this.table.draw(this.runs, this.view, groups);
@@ -97,11 +129,18 @@ class Page {
     const clock = this.runs.entries[0]?.clock ?? "virtual";
     this.charts.forEach((chart, place) => {
       const wanted = this.view.y[place];
-      const column = known.has(wanted) ? wanted : [...known.keys()][place] ?? "loss";
+      const column = known.has(wanted) ? wanted : ([...known.keys()][place] ?? "loss");
       const reading = known.get(column) ?? { label: column, unit: "", digits: 4, factor: 1 };
       const lines = linesOf(this.runs, groups, (run) => shown.has(run), this.view.x, column, this.view.smoothing);
       const x = this.view.x === "seconds" ? `${clock} time (s)` : AXES[this.view.x];
-      Object.assign(chart, { lines, reading, names: { x, y: reading.label }, axis: this.view.x, zoom: this.view.zoom, log: this.view.log[place] });
+      Object.assign(chart, {
+        lines,
+        reading,
+        names: { x, y: reading.label },
+        axis: this.view.x,
+        zoom: this.view.zoom,
+        log: this.view.log[place],
+      });
       this.drawBar(chart, place, column, known);
       chart.draw();
     });
@@ -112,22 +151,33 @@ class Page {
     const signature = JSON.stringify([[...known.keys()], column, this.view.log[place]]);
     if (chart.signature === signature) return;
     chart.signature = signature;
-    const put = (name, value) => this.change({ [name]: this.view[name].map((old, at) => (at === place ? value : old)) });
+    const put = (name, value) =>
+      this.change({ [name]: this.view[name].map((old, at) => (at === place ? value : old)) });
     const options = [...known].map(([name, { label }]) => [name, label]);
     const quantity = choice(options, column, (value) => put("y", value));
     quantity.setAttribute("aria-label", `quantity of chart ${place + 1}`);
     const name = column.replace(/\W+/g, "-");
-    const files = make("span", { className: "save" },
+    const files = make(
+      "span",
+      { className: "save" },
       button("PNG", "this chart as a PNG image", () => chart.savePng(name)),
-      button("SVG", "this chart as an SVG drawing", () => chart.saveSvg(name)));
+      button("SVG", "this chart as an SVG drawing", () => chart.saveSvg(name)),
+    );
     const focused = chart.bar.contains(document.activeElement) ? document.activeElement.tagName : "";
-    chart.bar.replaceChildren(quantity, tick("log", this.view.log[place], (value) => put("log", value)), files);
+    chart.bar.replaceChildren(
+      quantity,
+      tick("log", this.view.log[place], (value) => put("log", value)),
+      files,
+    );
     if (focused) chart.bar.querySelector(focused)?.focus();
   }
 
   drawClients() {
     const { entries } = this.runs;
-    const run = entries.find(({ name }) => name === this.view.run) ?? entries.find((each) => each.status === "running") ?? entries[0];
+    const run =
+      entries.find(({ name }) => name === this.view.run) ??
+      entries.find((each) => each.status === "running") ??
+      entries[0];
     const select = find("client-run");
     const names = entries.map(({ name }) => name);
     if (JSON.stringify(names) !== select.dataset.names) {
@@ -197,7 +247,9 @@ function csvOf(runs, entries) {
   for (const run of entries) {
     const columns = runs.columns(run);
     for (let row = 0; row < runs.rows(run); row += 1) {
-      lines.push([safe(run.name), safe(run.method), run.seed, row, ...names.map((name) => columns[name]?.[row] ?? "")].join(","));
+      lines.push(
+        [safe(run.name), safe(run.method), run.seed, row, ...names.map((name) => columns[name]?.[row] ?? "")].join(","),
+      );
     }
   }
   return `${lines.join("\n")}\n`;

@@ -22,8 +22,8 @@ class CanvasPen {
     }
     Object.assign(context, { globalAlpha: alpha, lineWidth: width, lineJoin: "bevel" });
     context.setLineDash(dash);
-    if (fill) [context.fillStyle] = [fill], context.fill();
-    if (stroke) [context.strokeStyle] = [stroke], context.stroke();
+    if (fill) (([context.fillStyle] = [fill]), context.fill());
+    if (stroke) (([context.strokeStyle] = [stroke]), context.stroke());
     context.globalAlpha = 1;
   }
 
@@ -32,7 +32,12 @@ class CanvasPen {
     context.save();
     context.translate(x, y);
     if (turned) context.rotate(-Math.PI / 2);
-    Object.assign(context, { font: `${size}px system-ui, sans-serif`, fillStyle: colour, textAlign: align, textBaseline: "middle" });
+    Object.assign(context, {
+      font: `${size}px system-ui, sans-serif`,
+      fillStyle: colour,
+      textAlign: align,
+      textBaseline: "middle",
+    });
     context.fillText(text, 0, 0);
     context.restore();
   }
@@ -60,7 +65,9 @@ class SvgPen {
       down = !lifted;
     }
     const dashes = dash.length ? ` stroke-dasharray="${dash.join(" ")}"` : "";
-    this.parts.push(`<path d="${way}" stroke="${stroke}" fill="${fill}" stroke-width="${width}" stroke-linejoin="bevel" opacity="${alpha}"${dashes}/>`);
+    this.parts.push(
+      `<path d="${way}" stroke="${stroke}" fill="${fill}" stroke-width="${width}" stroke-linejoin="bevel" opacity="${alpha}"${dashes}/>`,
+    );
   }
 
   text(x, y, text, { colour, align = "left", size = 11, turned = false }) {
@@ -73,7 +80,9 @@ class SvgPen {
 
   inside(x, y, width, height, draw) {
     this.clips += 1;
-    this.parts.push(`<clipPath id="clip${this.clips}"><rect x="${x}" y="${y}" width="${width}" height="${height}"/></clipPath><g clip-path="url(#clip${this.clips})">`);
+    this.parts.push(
+      `<clipPath id="clip${this.clips}"><rect x="${x}" y="${y}" width="${width}" height="${height}"/></clipPath><g clip-path="url(#clip${this.clips})">`,
+    );
     draw();
     this.parts.push("</g>");
   }

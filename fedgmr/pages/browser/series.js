@@ -17,10 +17,16 @@ function quantities(runs) {
 }
 
 function readingOf(column, metric) {
-  const leads = column === metric.key || (column.startsWith("view ") && !column.endsWith(" loss")) || column === "validation";
+  const leads =
+    column === metric.key || (column.startsWith("view ") && !column.endsWith(" loss")) || column === "validation";
   if (!leads) return { label: column.replaceAll("_", " "), factor: 1, unit: "", digits: 4 };
   const name = column === metric.key ? metric.name : `${metric.name}, ${column}`;
-  return { label: metric.unit ? `${name} (${metric.unit})` : name, factor: metric.factor, unit: metric.unit, digits: metric.digits };
+  return {
+    label: metric.unit ? `${name} (${metric.unit})` : name,
+    factor: metric.factor,
+    unit: metric.unit,
+    digits: metric.digits,
+  };
 }
 
 // Runs by line: each alone, or those together that differ only by seed.
@@ -29,7 +35,12 @@ function groupsOf(entries, bands) {
   for (const run of entries) {
     const settings = Object.entries(run.settings).filter(([key]) => !ASIDE.has(key));
     const key = bands ? JSON.stringify([run.method, settings]) : String(run.id);
-    if (!groups.has(key)) groups.set(key, { key, runs: [], words: [run.method, ...settings.map(([name, value]) => `${name}=${textOf(value)}`)] });
+    if (!groups.has(key))
+      groups.set(key, {
+        key,
+        runs: [],
+        words: [run.method, ...settings.map(([name, value]) => `${name}=${textOf(value)}`)],
+      });
     groups.get(key).runs.push(run);
   }
   const list = [...groups.values()];
@@ -60,7 +71,16 @@ function linesOf(runs, groups, isShown, axis, column, smoothing) {
     const mean = runs.remember(drawn, `mean ${axis} ${column}`, () => averaged(members));
     const y = smoothed(mean.y, smoothing);
     const shift = (sign) => y.map((value, place) => value + sign * mean.spread[place]);
-    lines.push({ ...base, x: mean.x, y, exact: mean.y, spread: mean.spread, low: shift(-1), high: shift(1), count: members.length });
+    lines.push({
+      ...base,
+      x: mean.x,
+      y,
+      exact: mean.y,
+      spread: mean.spread,
+      low: shift(-1),
+      high: shift(1),
+      count: members.length,
+    });
     for (const { x, y: values } of members) {
       const start = lastAt(x, mean.end);
       if (start === x.length - 1) continue; // seeds that have come further go on as thin lines
@@ -90,14 +110,20 @@ function averaged(members) {
   const start = Math.max(...members.map(({ x }) => x[0]));
   const lasting = members.filter(({ ended }) => !ended).map(({ x }) => x.at(-1));
   const end = Math.max(start, lasting.length ? Math.min(...lasting) : Math.max(...members.map(({ x }) => x.at(-1))));
-  const spacing = Math.min(...members.map(({ x }) => median(x.map((value, place) => value - (place ? x[place - 1] : start)))));
-  const times = [...new Set(members.flatMap(({ x }) => x))].filter((time) => time >= start && time < end).sort((a, b) => a - b);
+  const spacing = Math.min(
+    ...members.map(({ x }) => median(x.map((value, place) => value - (place ? x[place - 1] : start)))),
+  );
+  const times = [...new Set(members.flatMap(({ x }) => x))]
+    .filter((time) => time >= start && time < end)
+    .sort((a, b) => a - b);
   const grid = [end]; // of a crowd of nearly equal times the last stands for all
   for (const time of times.reverse()) if (grid.at(-1) - time >= spacing / 2) grid.push(time);
   grid.reverse();
   const samples = members.map(({ x, y }) => grid.map((time) => y[lastAt(x, time)]));
   const y = grid.map((_, place) => samples.reduce((sum, each) => sum + each[place], 0) / samples.length);
-  const spread = y.map((mean, place) => Math.sqrt(samples.reduce((sum, each) => sum + (each[place] - mean) ** 2, 0) / (samples.length - 1)));
+  const spread = y.map((mean, place) =>
+    Math.sqrt(samples.reduce((sum, each) => sum + (each[place] - mean) ** 2, 0) / (samples.length - 1)),
+  );
   return { x: grid, y, spread, end };
 }
 

@@ -5,9 +5,12 @@ const STATUS_ORDER = ["running", "unknown", "interrupted", "diverged", "empty", 
 // The columns: heading, the value that sorts, the cell's content.
 function runColumns(runs) {
   const metric = runs.entries[0]?.metric;
-  const keys = [...new Set(runs.entries.flatMap((run) => Object.keys(run.settings)))].filter((key) => !["seed", "method", "name"].includes(key));
+  const keys = [...new Set(runs.entries.flatMap((run) => Object.keys(run.settings)))].filter(
+    (key) => !["seed", "method", "name"].includes(key),
+  );
   const last = (run) => (runs.columns(run)[run.metric.key] ?? []).findLast(isNumber);
-  const best = (run) => runs.remember([run], "best", () => bestOf(runs.columns(run)[run.metric.key] ?? [], run.metric.higher_is_better));
+  const best = (run) =>
+    runs.remember([run], "best", () => bestOf(runs.columns(run)[run.metric.key] ?? [], run.metric.higher_is_better));
   const now = (run) => runs.columns(run).seconds?.at(-1);
   const written = (run, value) => (isNumber(value) ? (value * run.metric.factor).toFixed(run.metric.digits) : "–");
   const label = metric ? (metric.unit ? `${metric.name} (${metric.unit})` : metric.name) : "metric";
@@ -15,14 +18,28 @@ function runColumns(runs) {
     { name: "run", text: true, value: (run) => run.name, cell: (run, page) => page.nameOf(run) },
     { name: "method", text: true, value: (run) => run.method },
     { name: "seed", value: (run) => run.seed },
-    { name: "status", text: true, value: (run) => STATUS_ORDER.indexOf(run.status),
-      cell: (run) => make("span", { className: run.status, title: run.problem ?? "" }, run.status) },
-    { name: "time (s)", value: now, cell: (run) => [`${short(now(run) ?? 0, 1)} / ${short(run.seconds, 1)}`, share((now(run) ?? 0) / run.seconds)] },
+    {
+      name: "status",
+      text: true,
+      value: (run) => STATUS_ORDER.indexOf(run.status),
+      cell: (run) => make("span", { className: run.status, title: run.problem ?? "" }, run.status),
+    },
+    {
+      name: "time (s)",
+      value: now,
+      cell: (run) => [`${short(now(run) ?? 0, 1)} / ${short(run.seconds, 1)}`, share((now(run) ?? 0) / run.seconds)],
+    },
     { name: "time left", value: (run) => run.eta ?? Infinity, cell: (run) => duration(run.eta) },
     { name: "rows", value: (run) => runs.rows(run) },
     { name: label, key: "metric", value: last, cell: (run) => written(run, last(run)) },
     { name: "best", value: best, cell: (run) => written(run, best(run)) },
-    ...keys.map((key) => ({ name: key, setting: true, text: true, value: (run) => run.settings[key], cell: (run) => (key in run.settings ? textOf(run.settings[key]) : "–") })),
+    ...keys.map((key) => ({
+      name: key,
+      setting: true,
+      text: true,
+      value: (run) => run.settings[key],
+      cell: (run) => (key in run.settings ? textOf(run.settings[key]) : "–"),
+    })),
   ];
 }
 
@@ -32,7 +49,11 @@ function bestOf(values, higherIsBetter) {
 }
 
 function share(part) {
-  return make("span", { className: "share", "aria-hidden": "true" }, make("i", { style: { width: `${Math.round(100 * Math.min(1, Math.max(0, part || 0)))}%` } }));
+  return make(
+    "span",
+    { className: "share", "aria-hidden": "true" },
+    make("i", { style: { width: `${Math.round(100 * Math.min(1, Math.max(0, part || 0)))}%` } }),
+  );
 }
 
 // Runs in the order of the view; a sort is a column's name, with - before it downwards.
@@ -52,8 +73,12 @@ function sortedRuns(entries, columns, sort) {
 // Whether a run has every word of the filter: in name, method or status, or key=value among its settings.
 function passes(run, filter) {
   const settings = Object.entries({ ...run.settings, method: run.method, seed: run.seed, status: run.status });
-  const text = `${run.name} ${run.method} ${run.status} ${settings.map(([key, value]) => `${key}=${textOf(value)}`).join(" ")}`.toLowerCase();
-  return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+  const text =
+    `${run.name} ${run.method} ${run.status} ${settings.map(([key, value]) => `${key}=${textOf(value)}`).join(" ")}`.toLowerCase();
+  return filter
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => text.includes(word));
 }
 
 class RunTable {
@@ -66,22 +91,35 @@ class RunTable {
   draw(runs, view, groups) {
     const columns = runColumns(runs);
     const place = new Map(groups.flatMap((group) => group.runs.map((run) => [run.id, group.place])));
-    const shown = sortedRuns(runs.entries.filter((run) => passes(run, view.filter)), columns, view.sort);
+    const shown = sortedRuns(
+      runs.entries.filter((run) => passes(run, view.filter)),
+      columns,
+      view.sort,
+    );
     const heading = JSON.stringify([columns.map(({ name }) => name), view.sort]);
     if (heading !== this.signature) this.drawHead(columns, view.sort);
     this.signature = heading;
     const old = new Map([...this.element.tBodies[0].rows].map((row) => [row.dataset.key, row]));
     const rows = shown.map((run) => {
-      const key = JSON.stringify([runs.texts.get(run.id), runs.rows(run), place.get(run.id), view.hidden.includes(run.name), view.run === run.name]);
+      const key = JSON.stringify([
+        runs.texts.get(run.id),
+        runs.rows(run),
+        place.get(run.id),
+        view.hidden.includes(run.name),
+        view.run === run.name,
+      ]);
       if (old.has(key)) return old.get(key);
       const row = this.row(run, columns, place.get(run.id), view);
       row.dataset.key = key;
       return row;
     });
     const focused = document.activeElement?.dataset?.name;
-    const same = rows.length === this.element.tBodies[0].rows.length && rows.every((row, at) => row === this.element.tBodies[0].rows[at]);
+    const same =
+      rows.length === this.element.tBodies[0].rows.length &&
+      rows.every((row, at) => row === this.element.tBodies[0].rows[at]);
     if (!same) this.element.tBodies[0].replaceChildren(...rows);
-    if (!same && focused) [...this.element.querySelectorAll("[data-name]")].find((each) => each.dataset.name === focused)?.focus();
+    if (!same && focused)
+      [...this.element.querySelectorAll("[data-name]")].find((each) => each.dataset.name === focused)?.focus();
   }
 
   // Lets the next drawing make all rows anew, for another scheme of colours.
@@ -92,13 +130,18 @@ class RunTable {
   drawHead(columns, sort) {
     const cells = columns.map(({ name, text }) => {
       const order = sort === name ? "ascending" : sort === `-${name}` ? "descending" : "none";
-      const sorter = button(name, `sort by ${name}`, () => this.on.sort(sort === name ? `-${name}` : sort === `-${name}` ? "" : name));
+      const sorter = button(name, `sort by ${name}`, () =>
+        this.on.sort(sort === name ? `-${name}` : sort === `-${name}` ? "" : name),
+      );
       sorter.dataset.name = `sort ${name}`;
       return make("th", { scope: "col", "aria-sort": order, className: text ? "text" : "" }, sorter);
     });
     const body = this.element.tBodies[0] ?? make("tbody");
     body.replaceChildren();
-    this.element.replaceChildren(make("thead", {}, make("tr", {}, make("th", { scope: "col", "aria-label": "shown" }), ...cells)), body);
+    this.element.replaceChildren(
+      make("thead", {}, make("tr", {}, make("th", { scope: "col", "aria-label": "shown" }), ...cells)),
+      body,
+    );
   }
 
   row(run, columns, place, view) {
@@ -109,10 +152,19 @@ class RunTable {
     const name = button(run.name, `clients of ${run.name}`, () => this.on.choose(run), "name");
     name.dataset.name = `choose ${run.name}`;
     const cells = columns.map(({ text, value, cell }) => {
-      const content = cell ? cell(run, { nameOf: () => name }) : value(run) ?? "–";
-      return make("td", { className: text ? "text" : "" }, ...[content].flat().map((each) => (typeof each === "number" ? String(each) : each)));
+      const content = cell ? cell(run, { nameOf: () => name }) : (value(run) ?? "–");
+      return make(
+        "td",
+        { className: text ? "text" : "" },
+        ...[content].flat().map((each) => (typeof each === "number" ? String(each) : each)),
+      );
     });
     const classes = [isHidden && "hidden", view.run === run.name && "chosen"].filter(Boolean).join(" ");
-    return make("tr", { className: classes }, make("td", { className: "text" }, box, " ", swatch(place ?? 0)), ...cells);
+    return make(
+      "tr",
+      { className: classes },
+      make("td", { className: "text" }, box, " ", swatch(place ?? 0)),
+      ...cells,
+    );
   }
 }

@@ -1,7 +1,17 @@
 // The view: everything that the reader has chosen. It is kept in the address after #, so a link shows the same.
 
-const DEFAULT_VIEW = { x: "seconds", y: ["", "loss"], log: [false, false], smoothing: 0, zoom: null, bands: true,
-  hidden: [], run: "", sort: "", filter: "" };
+const DEFAULT_VIEW = {
+  x: "seconds",
+  y: ["", "loss"],
+  log: [false, false],
+  smoothing: 0,
+  zoom: null,
+  bands: true,
+  hidden: [],
+  run: "",
+  sort: "",
+  filter: "",
+};
 
 function viewOf(fragment) {
   const given = new URLSearchParams(fragment.replace(/^#/, ""));
