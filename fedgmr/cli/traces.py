@@ -15,16 +15,17 @@ def add_verbs(verbs: Any) -> None:
     trace = verbs.add_parser(
         "trace",
         help=HELP["trace"],
-        description="`trace make drive` writes a generated trace, `trace show FILE ...` describes trace files.",
+        description="`trace make drive` writes a generated trace, `trace show FILE ...` describes trace files, and "
+        "`trace RUN` draws the rate, the transfers and the idle time of every client of a run.",
     )
-    trace.add_argument("words", nargs="+", metavar="make KIND | show FILE ...", help=f"kinds: {', '.join(KINDS)}")
+    trace.add_argument("words", nargs="+", metavar="make KIND | show FILE ... | RUN", help=f"kinds: {', '.join(KINDS)}")
     trace.add_argument(
         "--seconds", type=int, default=1020, metavar="S", help="make: length of the drive (default: %(default)s)"
     )
     trace.add_argument("--seed", type=int, default=0, metavar="N", help="make: which draw (default: %(default)s)")
     trace.add_argument("--output", metavar="FILE", help="make: the CSV file (default: standard output)")
     trace.add_argument("--unit", choices=UNITS, metavar="UNIT", help=f"show: of rates without one; {', '.join(UNITS)}")
-    trace.add_argument("--figure", metavar="FILE", help="show: draw into this file, .png or .pdf")
+    trace.add_argument("--figure", metavar="FILE", help="show, RUN: draw into this file, .png or .pdf")
     trace.set_defaults(call=_trace)
 
 
@@ -35,7 +36,7 @@ def _trace(given: argparse.Namespace) -> None:
     elif first == "show":
         _show(given, rest)
     else:
-        raise SettingError(f"trace {first} is nothing that can be done: give make KIND or show FILE.")
+        _draw_run(given, first, rest)
 
 
 def _make(given: argparse.Namespace, rest: list[str]) -> None:
@@ -57,3 +58,14 @@ def _show(given: argparse.Namespace, rest: list[str]) -> None:
     if given.figure is not None:
         draw_traces(traces, Path(given.figure))
         print(f"Figure: {given.figure}")
+
+
+def _draw_run(given: argparse.Namespace, run: str, rest: list[str]) -> None:
+    if rest or given.figure is None:
+        raise SettingError(
+            f"trace {run} draws a run: give one directory and --figure FILE; or give make KIND, or show FILE."
+        )
+    from fedgmr.reporting.strips import draw_strips  # loads what draws
+
+    draw_strips(Path(run), Path(given.figure))
+    print(f"Figure: {given.figure}")

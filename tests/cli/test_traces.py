@@ -1,9 +1,11 @@
 """The verb trace: what it writes and prints, and what it refuses in one sentence."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import fedgmr
 from fedgmr.cli.main import main
 
 
@@ -50,6 +52,20 @@ def test_numbers_of_files_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: 
     ]
 
 
+def test_the_strips_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    settings: dict[str, Any] = {"seconds": 200.0, "training": {"steps": 2}, "evaluation": {"every_seconds": 100.0}}
+    for name in ("lte", "high"):
+        fleet = {"name": name, "clients": 5, "scale": "model"}
+        fedgmr.simulate("e2e.tiny:dense", fleet=fleet, output=tmp_path / name, **settings)
+    capsys.readouterr()
+    assert main(["trace", str(tmp_path / "lte"), "--figure", str(tmp_path / "strips.png")]) == 0
+    assert (tmp_path / "strips.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["trace", str(tmp_path / "high"), "--figure", str(tmp_path / "none.png")]) == 2
+    assert "records no trips" in capsys.readouterr().err
+    assert not (tmp_path / "none.png").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -64,7 +80,9 @@ def test_numbers_of_files_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: 
         (["show", "."], "which is no file"),
         (["show", "bad.csv"], "bad.csv, line 3: "),
         (["show", "good.csv", "--figure", "rates.jpg"], "ends with .png or .pdf"),
-        (["absent"], "trace absent is nothing that can be done"),
+        (["absent"], "trace absent draws a run: give one directory and --figure FILE"),
+        (["absent", "other", "--figure", "f.png"], "trace absent draws a run"),
+        (["absent", "--figure", "f.png"], "absent is not a run directory"),
     ],
 )
 def test_refusals(
