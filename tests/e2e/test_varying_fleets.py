@@ -15,8 +15,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def _run(fleet: Any) -> library.Result:
-    return library.simulate("e2e.tiny:dense", fleet=fleet, **SETTINGS)
+def _run(fleet: Any, **others: Any) -> library.Result:
+    return library.simulate("e2e.tiny:dense", fleet=fleet, **{**SETTINGS, **others})
 
 
 def _rows(result: library.Result) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ def test_a_run_finishes_and_learns(name: str) -> None:
 
 def test_the_seed_decides_and_rates_vary() -> None:
     fleet = {"name": "lte", "scale": "model"}
-    first = _run(fleet)
-    assert _rows(first) == _rows(_run(fleet))
-    faster = _run({**fleet, "pace": 2.0})
+    first = _run(fleet, seconds=200.0)
+    assert _rows(first) == _rows(_run(fleet, seconds=200.0))
+    faster = _run({**fleet, "pace": 2.0}, seconds=200.0)
     assert [row["bytes_up"] for row in first.history] != [row["bytes_up"] for row in faster.history]
