@@ -229,6 +229,7 @@ def test_run_directory_document_has_every_field() -> None:
         "clients",
         "trips",
         "away",
+        "rates",
         "readings",
     ]  # where there are any
     assert [fields[1].pop(), fields[1].pop()] == ["digest", "models"]  # of the files

@@ -185,6 +185,16 @@ class Network:
         """Whether the rate of some link varies in time."""
         return any(curve is not None for pair in self.curves for curve in pair)
 
+    def mean_rates(self, client: int, begin: float, end: float, count: int) -> list[list[float]]:
+        """Rates of a link down and up in MiB/s, on average over each of `count` equal parts of a time."""
+        step = (end - begin) / count
+        parts = [(begin + part * step, begin + (part + 1) * step) for part in range(count)]
+        both = zip(self.curves[client], self.rates[client], strict=True)
+        return [
+            [rate * self.scale if curve is None else curve.carried(*part) / step for part in parts]
+            for curve, rate in both
+        ]
+
     @property
     def stops(self) -> dict[int, float]:
         """By client: the moment from which on its link carries nothing any more, one way or the other."""

@@ -22,6 +22,7 @@ from fedgmr.training.executor import Executor
 
 OnLeaving = Literal["finish", "resume", "lose"]
 _DIGITS = 6  # of the seconds in a row
+_RATES, _ALL_RATES = 10, 1000  # parts of the time between two rows for which rates are noted, of a client and of all
 
 
 class SimulatedFleet:
@@ -114,7 +115,7 @@ class SimulatedFleet:
         self._tasks.update((task.client, task) for task in tasks)
 
     def record(self, since: float, until: float) -> dict[str, Any]:
-        """What a row says of the tasks that were dispatched since the last one, and of who was away in between."""
+        """What a row says of tasks that were dispatched since the last one, of who was away, and of varying rates."""
         if self._trips is None:
             return {}
         trips, self._trips = self._trips, []
@@ -122,7 +123,15 @@ class SimulatedFleet:
             [client, round(begin, _DIGITS), round(end, _DIGITS)]
             for client, begin, end in self.presence.gone(since, until)
         ]
-        return {"trips": trips, "away": away}
+        return {"trips": trips, "away": away, **self._rates(since, until)}
+
+    def _rates(self, since: float, until: float) -> dict[str, Any]:
+        """The rates of all links between two rows, in as many equal parts as keep a row short."""
+        if not self.network.varies or since >= until:
+            return {}
+        count = max(1, min(_RATES, _ALL_RATES // self.clients))
+        means = [self.network.mean_rates(client, since, until, count) for client in range(self.clients)]
+        return {"rates": [[[float(f"{rate:.3g}") for rate in of] for of in pair] for pair in means]}
 
     def collect(
         self, *, until: float, arrivals: int | None = None, fastest: int = 0, grace: float = 0.0

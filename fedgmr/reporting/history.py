@@ -115,7 +115,7 @@ class History(Sequence[Row]):
 
 def _flat(row: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in row.items():
-        if name in ("readings", "trips", "away"):  # no lists per client
+        if name in ("readings", "trips", "away", "rates"):  # no numbers per client
             continue
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

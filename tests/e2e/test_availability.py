@@ -1,6 +1,7 @@
 """Files that say when clients are there: a run with one, its content bound to the run, and bad ones refused."""
 
 import json
+import math
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,13 @@ def test_a_run_that_is_cut_in_a_silent_stretch_ends_as_one_that_is_not(fedgmr: C
     ends = [trip[5] % 60 for trip in trips if trip[0] != 4]
     assert len(ends) > 20
     assert all(end <= 30 for end in ends), "nothing arrives in silence"
+    rows = _rows(run)
+    assert "rates" not in rows[0]
+    down = rows[1]["rates"][0][0]  # of client 0: 20e-4 MiB/s on average, so twice that while there is any
+    assert len(down) == 10
+    assert [rate for part, rate in enumerate(down) if (part + 1) * rows[1]["seconds"] / 10 < 30] == [0.004] * (
+        math.ceil(300 / rows[1]["seconds"]) - 1
+    )
 
 
 def _cut_and_compare(fedgmr: Command, data: dict[str, Any], wanted: Callable[[dict[str, Any]], Any]) -> None:

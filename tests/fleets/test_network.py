@@ -477,6 +477,8 @@ def test_a_link_that_stops_or_stands_still_with_its_client() -> None:
     once = Link(trace=Given(down=replace(DOWN, repeats=False), up=replace(UP, repeats=False), shift=1.0))
     net = network(ims=True, links=[TRACED, once])
     assert (net.varies, net.stops) == (True, {1: 9.0})
+    # In the first and the other 4 s: down 1 MiB and, from 5 on, 12; up 4 MiB and 2.
+    assert net.mean_rates(0, 0.0, 8.0, 2) == [[1 / 4, 12 / 4], [1.0, 0.5]]
     net.presence = Presence({0: [Gaps(edges=(5.125, 6.0))]})
     # 1 MiB until 2, 0.5 from 5 to 5.125, 0.5 from 6 to 6.125; training until 6.625; up as before, from 8 on.
     (trip,) = net.send([task(0, 0)], 0.0)

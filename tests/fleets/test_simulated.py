@@ -26,6 +26,8 @@ LEVELS = LevelMap.full(4)
 class Timetable:
     """A network in which each trip takes what the table says; 10 bytes down, 1 byte up."""
 
+    varies = False
+
     def __init__(self, seconds: dict[int, float], merge_seconds: float) -> None:
         self.seconds, self.settings = seconds, NetworkSettings(merge_seconds=merge_seconds)
         self.server_bytes, self.uplink_free = 0, 0.0

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedgmr.reporting.records import read_run
-from fedgmr.reporting.strips import draw_strips, strips_figure, time_pieces, transfer_rates
+from fedgmr.reporting.strips import draw_strips, rate_lines, strips_figure, time_pieces
 from reporting.conftest import evaluation, write_run
 
 MIB = 2**20
@@ -32,7 +32,12 @@ def test_pieces_by_hand() -> None:
         "lost": {0: [(8.0, 9.5)]},
         "away": {0: [(9.5, 15.0)]},
     }
-    assert transfer_rates(ROWS) == {0: [(0.0, 4.0, 2.0), (5.0, 7.0, 4.0)], 1: [(18.0, 22.0, 0.25)]}
+    assert rate_lines(ROWS) == {0: ([(0.0, 4.0, 2.0)], [(5.0, 7.0, 4.0)]), 1: ([], [(18.0, 22.0, 0.25)])}
+    varying = [ROWS[0], {**ROWS[1], "rates": [[[1.0, 3.0], [0.5, 0.0]], [[2.0, 2.0], [1.0, 1.0]]]}]
+    assert rate_lines(varying) == {
+        0: ([(0.0, 10.0, 1.0), (10.0, 20.0, 3.0)], [(0.0, 10.0, 0.5), (10.0, 20.0, 0.0)]),
+        1: ([(0.0, 10.0, 2.0), (10.0, 20.0, 2.0)], [(0.0, 10.0, 1.0), (10.0, 20.0, 1.0)]),
+    }
 
 
 def test_a_figure_of_a_run(tmp_path: Path) -> None:
@@ -42,7 +47,7 @@ def test_a_figure_of_a_run(tmp_path: Path) -> None:
     assert (tmp_path / "strips.png").read_bytes().startswith(b"\x89PNG")
     axes = strips_figure(read_run(run)).axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
-        *("rate (top: 4 MiB/s, root scale)", "receiving", "training", "sending", "lost", "away")
+        *("rate down (top: 4 MiB/s, root scale)", "rate up", "receiving", "training", "sending", "lost", "away")
     ]
     with pytest.raises(ValueError, match=r"give a name that ends with \.png or \.pdf"):
         draw_strips(run, tmp_path / "strips.jpg")
