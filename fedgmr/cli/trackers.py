@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.verbs import HELP
+from fedgmr.reporting.run_files import find_runs
 from fedgmr.settings.refusals import SettingError
 from fedgmr.trackers.exporting import PATIENCE, export
-from fedgmr.trackers.reading import find_runs
 from fedgmr.trackers.tracker import TARGETS, make_tracker
 
 

@@ -8,6 +8,9 @@ GROUPS = {
         "report": "write the report of runs again",
         "verify": "check that the files of runs belong together",
     },
+    "pages": {
+        "watch": "show runs on a live page in the browser",
+    },
     "trackers": {
         "export": "hand runs on to TensorBoard, W&B or MLflow, or write tables",
     },

@@ -11,8 +11,8 @@ from typing import Any
 
 from fedgmr.reporting.history import History
 from fedgmr.reporting.recorder import HOST_CLOCK
+from fedgmr.reporting.run_files import RunFiles, find_runs, is_run
 from fedgmr.settings.refusals import SettingError
-from fedgmr.trackers.reading import RunFiles, find_runs, is_run
 from fedgmr.trackers.tracker import Tracker, Values
 
 _INTERVAL = 1.0  # seconds between two looks at the runs

@@ -12,7 +12,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from fedgmr.trackers.reading import RunFiles, flat_summary
+from fedgmr.reporting.run_files import RunFiles, flattened
 from fedgmr.trackers.tracker import GOOD_ENDS, Values
 
 _KEY = "fedgmr.run"
@@ -68,7 +68,7 @@ class MLflow:
     def end(self, run: RunFiles, summary: Mapping[str, Any]) -> None:
         """Finish the run, with the summary as tags."""
         opened = self.runs.pop(run.name)
-        tags = [RunTag(f"summary.{name}", str(value)) for name, value in flat_summary(summary).items()]
+        tags = [RunTag(f"summary.{name}", str(value)) for name, value in flattened(summary).items()]
         self.client.log_batch(opened, tags=tags)
         self._finish(opened, summary)
 

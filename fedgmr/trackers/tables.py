@@ -12,7 +12,7 @@ from typing import Any
 
 from fedgmr.files import write_atomic
 from fedgmr.reporting.history import History
-from fedgmr.trackers.reading import RunFiles, flat_summary
+from fedgmr.reporting.run_files import RunFiles, flattened
 from fedgmr.trackers.tracker import Values
 
 Line = Mapping[str, Any]
@@ -40,7 +40,7 @@ class Tables:
 
     def end(self, run: RunFiles, summary: Mapping[str, Any]) -> None:
         """Note the summary."""
-        self.runs[run.name][1].update({f"summary.{key}": value for key, value in flat_summary(summary).items()})
+        self.runs[run.name][1].update({f"summary.{key}": value for key, value in flattened(summary).items()})
 
     def close(self) -> str:
         """Write the tables."""

@@ -11,7 +11,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from fedgmr.trackers.reading import RunFiles
+from fedgmr.reporting.run_files import RunFiles
 from fedgmr.trackers.tracker import Values
 
 _OURS = ".fedgmr"

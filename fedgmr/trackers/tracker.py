@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedgmr.reporting.run_files import RunFiles
 from fedgmr.settings.refusals import SettingError
-from fedgmr.trackers.reading import RunFiles
 
 Values = Mapping[str, float]
 GOOD_ENDS = ("finished", "stopped")  # statuses of runs that came to the end they were meant to come to

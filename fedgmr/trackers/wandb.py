@@ -7,7 +7,7 @@ from typing import Any
 
 import wandb
 
-from fedgmr.trackers.reading import RunFiles, flat_summary
+from fedgmr.reporting.run_files import RunFiles, flattened
 from fedgmr.trackers.tracker import GOOD_ENDS, Values
 
 
@@ -53,7 +53,7 @@ class WeightsAndBiases:
     def end(self, run: RunFiles, summary: Mapping[str, Any]) -> None:
         """Finish the run; it has failed where the summary does not say that it came to its end."""
         opened = self.runs.pop(run.name)
-        opened.summary.update({name: value for name, value in flat_summary(summary).items() if value is not None})
+        opened.summary.update({name: value for name, value in flattened(summary).items() if value is not None})
         opened.finish(exit_code=0 if summary.get("status") in GOOD_ENDS else 1)
 
     def close(self) -> str:

@@ -12,9 +12,9 @@ from e2e.recipes import recipe
 from fedgmr.experiments.run import run_recipe
 from fedgmr.experiments.rundir import locked
 from fedgmr.recipe import recipe_from
+from fedgmr.reporting.run_files import RunFiles, find_runs
 from fedgmr.settings.refusals import SettingError
 from fedgmr.trackers.exporting import export, numbers
-from fedgmr.trackers.reading import RunFiles, find_runs
 from fedgmr.trackers.tracker import Values
 
 

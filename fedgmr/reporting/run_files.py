@@ -1,4 +1,4 @@
-"""The runs below a directory as an export sees them: rows, settings, summary, and whether anybody works on them.
+"""The runs below a directory, also while they go on: rows, settings, summary, and whether anybody works on them.
 
 A resume drops the rows after its checkpoint and writes them again, so `final_rows` says which rows will stay.
 """
@@ -38,7 +38,7 @@ class RunFiles:
 
     def settings(self) -> dict[str, Any]:
         """The resolved recipe by dotted keys; lists as JSON text."""
-        return _texts(read_mapping(self.path / RECIPE))
+        return flattened(read_mapping(self.path / RECIPE))
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows so far; a half-written last line does not count."""
@@ -86,11 +86,7 @@ def find_runs(directory: Path) -> list[RunFiles]:
     return [RunFiles(path=path, name=path.relative_to(directory).as_posix()) for path in paths]
 
 
-def flat_summary(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """A summary by dotted keys; lists as JSON text."""
-    return _texts(summary)
-
-
-def _texts(data: Mapping[str, Any]) -> dict[str, Any]:
+def flattened(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe or a summary by dotted keys; lists as JSON text."""
     flat = by_dotted_key(data)
     return {key: json.dumps(value) if isinstance(value, list) else value for key, value in flat.items()}
