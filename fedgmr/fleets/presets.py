@@ -95,10 +95,6 @@ class FleetSettings:
 
     def __post_init__(self) -> None:
         settle(self)
-        if self.trace is None and VARYING.get(self.name) is not None:
-            object.__setattr__(self, "trace", VARYING[self.name])
-        if self.availability is None and self.name == "day_night":
-            object.__setattr__(self, "availability", _SHORT_DAYS)
         if self.links is not None and not self.links:
             raise ValueError("links is []: give at least one client.")
         if (self.links is not None) != (self.name == "custom"):
@@ -119,8 +115,8 @@ class FleetSettings:
     def resolved_links(self) -> list[Link]:
         """One link per client, each with its preset density; where they are measured, that of its class."""
         links = list(self.links) if self.links is not None else self._named_links()
-        if self.trace is not None:
-            links = [replace(link, trace=link.trace or self.trace) for link in links]
+        if (trace := self._trace) is not None:
+            links = [replace(link, trace=link.trace or trace) for link in links]
         absent = max((client for absence in self.absences for client in absence.clients), default=0)
         if absent >= len(links):
             raise ValueError(f"fleet.absences names client {absent}: give numbers from 0 to {len(links) - 1}.")
@@ -129,6 +125,14 @@ class FleetSettings:
         if len(self.densities) != len(links):
             raise ValueError(f"fleet.densities has {len(self.densities)} entries: give one per client, {len(links)}.")
         return [replace(link, density=density) for link, density in zip(links, self.densities, strict=True)]
+
+    @property
+    def _trace(self) -> Trace | None:
+        return VARYING.get(self.name) if self.trace is None else self.trace
+
+    @property
+    def _availability(self) -> Availability | None:
+        return _SHORT_DAYS if self.availability is None and self.name == "day_night" else self.availability
 
     def _named_links(self) -> list[Link]:
         """The links of the composition, fastest first."""
@@ -141,16 +145,16 @@ class FleetSettings:
     def presence(self, seed: int, stops: Mapping[int, float] | None = None) -> Presence:
         """Who is there when; `stops` are the moments from which on clients have no link any more."""
         count = len(self.resolved_links())
-        return make_presence(self.availability, self.absences, count, seed=seed, pace=self.pace, stops=stops)
+        return make_presence(self._availability, self.absences, count, seed=seed, pace=self.pace, stops=stops)
 
     def sealed(self) -> "FleetSettings":
-        """The fleet, bound to the content of the files that describe it."""
+        """The fleet with what its name means, bound to the content of the files that describe it."""
         own = {trace: trace.sealed() for trace in dict.fromkeys(link.trace for link in self.links or ()) if trace}
         links = self.links and tuple(
             replace(link, trace=own[link.trace]) if link.trace else link for link in self.links
         )
-        availability = self.availability and self.availability.sealed()
-        return replace(self, links=links, trace=self.trace and self.trace.sealed(), availability=availability)
+        trace = self._trace and self._trace.sealed()
+        return replace(self, links=links, trace=trace, availability=self._availability and self._availability.sealed())
 
     def rate_scale(self, parameters: int) -> float:
         """The factor on every rate for a model of this size."""

@@ -10,6 +10,7 @@ from fedgmr.fleets.drive import Drive
 from fedgmr.fleets.network import Link
 from fedgmr.fleets.presets import CLASSES, CONV2_PARAMETERS, FleetSettings
 from fedgmr.fleets.spread import spread_links
+from fedgmr.recipe import recipe_from
 
 DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05)
 
@@ -113,12 +114,22 @@ def test_fleets_that_vary() -> None:
     assert {link.trace for link in links["commute"]} == {Drive(seconds=1020, rest=2040)}
     assert {link.trace for link in links["day_night"]} == {None}
     assert all([link.down for link in found] == [link.down for link in spread_links(10)] for found in links.values())
-    assert FleetSettings(name="day_night").availability == DayNight(day=0.4, night=0.15, spread=0.2)
-    assert FleetSettings(name="lte").availability is None
+    night = DayNight(day=0.4, night=0.15, spread=0.2)
+    assert FleetSettings(name="day_night").presence(3).varies
+    assert FleetSettings(name="day_night").sealed() == FleetSettings(name="day_night", availability=night)
+    assert FleetSettings(name="lte").sealed() == FleetSettings(name="lte", trace=Drive()), "a resolved recipe says it"
+    assert not FleetSettings(name="lte").presence(3).varies
     assert len(FleetSettings(name="lte", clients=23).resolved_links()) == 23
 
 
 def test_given_traces_and_nights_replace_those_of_the_name() -> None:
     assert FleetSettings(name="lte", trace=Drive(pool=1)).resolved_links()[3].trace == Drive(pool=1)
     assert FleetSettings(name="high", trace=Drive()).resolved_links()[9] == replace(CLASSES[4], trace=Drive())
-    assert FleetSettings(name="day_night", availability=DayNight()).availability == DayNight()
+    assert FleetSettings(name="day_night", availability=DayNight()).sealed().availability == DayNight()
+
+
+def test_another_name_drops_what_the_first_one_means() -> None:
+    data = {"seconds": 9, "task": "mnist5k", "method": "fedavg", "fleet": "lte"}
+    tuned = recipe_from({**data, "methods": {"fedavg": {"fleet": {"name": "low"}}}})
+    assert {link.trace for link in tuned.fleet.resolved_links()} == {None}
+    assert {link.trace for link in recipe_from(data).fleet.resolved_links()} == {Drive()}
