@@ -64,6 +64,7 @@ class Case:
     method: str = "fedgmr"
     state: str = "preset"
     dtype: str = "float32"  # of the buffer
+    trace: str = "none"  # of the links
 
     @property
     def count(self) -> int:
@@ -97,7 +98,7 @@ def objects(case: Case, task: Task) -> Assembly:
         "seconds": 1e9,
         "task": task.name,
         "method": {"name": case.method},
-        "fleet": {"name": "high", "clients": case.clients, "scale": "model"},
+        "fleet": {"name": "high", "clients": case.clients, "scale": "model", "trace": case.trace},
         "participation": {"count": case.count},
         "training": {"learning_rate": 0.05, "batch_size": 20, "steps": 5},
         "execution": {"executor": "sequential"},

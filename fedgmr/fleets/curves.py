@@ -28,11 +28,11 @@ class Curve:
     shift: float = 0.0  # seconds of the trace that are over at moment 0
     scale: float = 1.0  # multiplies every rate
     pace: float = 1.0  # seconds of the trace that pass in a second
-    # The amount carried before each piece and, last, by the end; None: to be computed from checked pieces.
-    totals: Sequence[float] | None = field(default=None, repr=False, compare=False)
+    # The amount carried before each piece and, last, by the end; empty: to be computed from checked pieces.
+    totals: Sequence[float] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.totals is not None:
+        if self.totals:
             return
         starts, rates = array("d", self.starts), array("d", self.rates)
         bounds = (*starts, self.end)
@@ -66,7 +66,7 @@ class Curve:
     @property
     def mean(self) -> float:
         """The mean rate from the start of the trace to its end; exactly the rate where there is only one."""
-        return self.scale * (self.rates[0] if self.constant else self._totals[-1] / self.end)
+        return self.scale * (self.rates[0] if self.constant else self.totals[-1] / self.end)
 
     @property
     def constant(self) -> bool:
@@ -87,33 +87,37 @@ class Curve:
         """The amount that is carried between two moments."""
         (first, inside), (last, until) = self._place(begin), self._place(end)
         # Whole repetitions apart from the rest, so that many of them lose no digits.
-        amount = (last - first) * self._totals[-1] + (self._total(until) - self._total(inside))
+        amount = (last - first) * self.totals[-1] + (self._total(until) - self._total(inside))
         return max(0.0, amount) * self.scale / self.pace
 
     def finish(self, begin: float, amount: float) -> float:
         """The moment at which `amount` has been carried from `begin` on; infinity where that never happens."""
         if amount <= 0 or begin == math.inf:
             return begin
-        totals, whole = self._totals, self._totals[-1]
-        _, inside = self._place(begin)
+        starts, rates, totals = self.starts, self.rates, self.totals
+        whole = totals[-1]
+        seconds = begin * self.pace + self.shift
+        inside = seconds % self.end if self.repeats else min(seconds, self.end)
+        piece = bisect_right(starts, inside) - 1
         # Within the trace, in its seconds and at its rates; one sum decides which piece is the last one.
-        due = self._total(inside) + amount * self.pace / self.scale
-        piece = bisect_right(self.starts, inside) - 1
-        if inside < self.end and due <= totals[piece + 1] and self.rates[piece]:
-            return begin + amount / (self.rates[piece] * self.scale)
-        if whole == 0 or (due > whole and not self.repeats):
-            return math.inf
-        repetitions, rest = divmod(due, whole)
-        if rest == 0:  # it ends with the last piece that carries anything, before a silence at the end
-            repetitions, rest = repetitions - 1, whole
-        piece = bisect_left(totals, rest) - 1
-        last = self.starts[piece] + (rest - totals[piece]) / self.rates[piece]
-        return begin + max(0.0, repetitions * self.end + (last - inside)) / self.pace
-
-    @property
-    def _totals(self) -> Sequence[float]:
-        assert self.totals is not None
-        return self.totals
+        rate, until = rates[piece], totals[piece + 1]
+        carried = totals[piece] + (inside - starts[piece]) * rate
+        carried = carried if carried < until else until
+        due = carried + amount * self.pace / self.scale
+        if due <= until and rate and inside < self.end:
+            return begin + amount / (rate * self.scale)
+        if due <= carried:  # so little that it is lost in rounding
+            return begin
+        repetitions = 0.0
+        if due > whole:
+            if whole == 0 or not self.repeats:
+                return math.inf
+            repetitions, due = divmod(due, whole)
+            if due == 0:  # it ends with the last piece that carries anything, before a silence at the end
+                repetitions, due = repetitions - 1, whole
+        piece = bisect_left(totals, due) - 1
+        last = repetitions * self.end + starts[piece] + (due - totals[piece]) / rates[piece]
+        return begin + (last - inside) / self.pace if last > inside else begin
 
     def _place(self, now: float) -> tuple[float, float]:
         """How many repetitions are over at a moment, and the seconds in the present one."""
@@ -123,5 +127,5 @@ class Curve:
     def _total(self, inside: float) -> float:
         """The amount that one repetition carries until so many seconds in it; it never falls from one to the next."""
         piece = bisect_right(self.starts, inside) - 1
-        carried = self._totals[piece] + (inside - self.starts[piece]) * self.rates[piece]
-        return min(carried, self._totals[piece + 1])
+        carried = self.totals[piece] + (inside - self.starts[piece]) * self.rates[piece]
+        return min(carried, self.totals[piece + 1])
