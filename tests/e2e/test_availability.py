@@ -178,3 +178,21 @@ def test_trips_are_recorded_where_they_are_wanted(fedgmr: Command) -> None:
         }
     sums = [sum(trip[6] for row in told for trip in row["trips"] if trip[0] == client) for client in range(5)]
     assert sums == told[-1]["bytes_down"]
+
+
+@pytest.mark.parametrize("on_leaving", ["resume", "lose"])
+def test_clients_that_stay_make_the_same_run(on_leaving: str, fedgmr: Command) -> None:
+    never = [{"clients": [0, 3], "start": 1e6, "end": 2e6}]
+    write_recipe(fedgmr.folder / "r.json", recipe(seconds=200.0, evaluation={"trips": False}))
+    write_recipe(
+        fedgmr.folder / "s.json",
+        recipe(
+            seconds=200.0,
+            evaluation={"trips": False},
+            fleet={**FLEET, "absences": never, "on_leaving": on_leaving},
+        ),
+    )
+    for name in ("r", "s"):
+        assert fedgmr("run", f"{name}.json", f"output={name}").code == 0
+    one, other = (_rows(fedgmr.folder / name) for name in ("r", "s"))
+    assert [row | {"wall": 0} for row in one] == [row | {"wall": 0} for row in other]

@@ -3,10 +3,12 @@
 import json
 import math
 import random
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedgmr.fleets.availability import Absence, DayNight, FileAvailability, make_presence
 from fedgmr.fleets.availability_files import read_devices
@@ -160,3 +162,23 @@ def test_who_was_away_between_two_moments() -> None:
         *([0, 6, 8], [0, 15, 16], [1, 12, 16])
     ]
     assert at.gone(13.0, 14.0) == [(1, 13.0, 14.0)]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.integers(1, 40), min_size=2, max_size=6, unique=True),
+    st.lists(st.sampled_from([0.0, 0.5, 3.0]), max_size=4),
+    st.floats(0, 60),
+    st.floats(0.1, 30),
+    st.floats(0, 10),
+)
+def test_what_is_carried_while_a_client_is_there_is_the_amount(
+    moments: list[int], rates: list[float], begin: float, amount: float, later: float
+) -> None:
+    edges = sorted(moments)[: len(moments) // 2 * 2]
+    at = Presence({0: [Gaps(edges=edges, period=47.0)]})
+    link = Curve(starts=range(len(rates) + 1), rates=[*rates, 1.5], end=len(rates) + 1.25)
+    end = at.finish(0, begin, amount, link)
+    there = takewhile(lambda stretch: stretch[0] < end, at.stretches(0, begin))
+    assert sum(link.carried(start, min(until, end)) for start, until in there) == pytest.approx(amount, rel=1e-6)
+    assert at.finish(0, begin + later, amount, link) >= end - 1e-6
