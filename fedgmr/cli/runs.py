@@ -15,7 +15,8 @@ from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.experiments.seal import verify_run
 from fedgmr.experiments.views import MERGED
-from fedgmr.files import RECIPE
+from fedgmr.files import RECIPE, write_atomic
+from fedgmr.pages.report import page_with_data
 from fedgmr.reading import Reading
 from fedgmr.reporting.display import Display
 from fedgmr.reporting.quantities import format_seconds
@@ -52,8 +53,14 @@ def add_verbs(verbs: Any) -> None:
     model.add_argument("--output", metavar="FILE", help="default: a file in the run directory, named after the model")
     model.set_defaults(call=_model)
 
-    report = verbs.add_parser("report", help=HELP["report"])
+    report = verbs.add_parser(
+        "report",
+        help=HELP["report"],
+        description="Write report.html and the figures of each run again; with --output one page of all runs below the "
+        "directories, to explore in a browser, offline.",
+    )
     report.add_argument("runs", metavar="RUN", nargs="+", help="a run directory, which may be unfinished")
+    report.add_argument("--output", metavar="FILE", help="one page of all runs, as `fedgmr watch` shows them")
     report.set_defaults(call=_report)
 
     verify = verbs.add_parser(
@@ -115,6 +122,10 @@ def _model(given: argparse.Namespace) -> None:
 
 
 def _report(given: argparse.Namespace) -> None:
+    if given.output:
+        write_atomic(Path(given.output), page_with_data([Path(run) for run in given.runs]))
+        print(f"Report: {given.output}")
+        return
     for run in given.runs:
         print(report_line(partial(write_report, run), f"Run: {run}"))
 

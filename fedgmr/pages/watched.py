@@ -21,7 +21,7 @@ from fedgmr.reporting.run_files import RunFiles, find_runs, flattened
 from fedgmr.settings.text import read_mapping
 from fedgmr.version import __version__
 
-_NAMES = frozenset(("name", "about"))  # settings that change no run
+_NAMES = frozenset(("name", "about", "task.options.root"))  # settings that change no run
 _LEFT_OUT = frozenset(("digest", "recipe_digest", "rows_digest", "models", "versions", "commit"))  # of a summary
 _LARGEST = 1 << 63
 
