@@ -1,12 +1,15 @@
 """The verb trace: rates over time, made, described and drawn."""
 
 import argparse
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.verbs import HELP
-from fedgmr.experiments.traces import KINDS, UNITS, description_table, draw_traces, make_trace, read_traces
+from fedgmr.experiments.traces import IN_ASCII, KINDS, UNITS, description_table, draw_traces, make_trace, read_traces
 from fedgmr.files import write_atomic
+from fedgmr.reporting.strips import draw_strips
 from fedgmr.settings.refusals import SettingError
 
 
@@ -54,10 +57,11 @@ def _show(given: argparse.Namespace, rest: list[str]) -> None:
     if not rest:
         raise SettingError("trace show needs trace files: give one or more.")
     traces = read_traces(rest, unit=given.unit)
-    print("\n".join(description_table(traces)))
+    table = "\n".join(description_table(traces))
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    print(table if unicode else table.translate(IN_ASCII))
     if given.figure is not None:
-        draw_traces(traces, Path(given.figure))
-        print(f"Figure: {given.figure}")
+        _draw(given.figure, lambda path: draw_traces(traces, path))
 
 
 def _draw_run(given: argparse.Namespace, run: str, rest: list[str]) -> None:
@@ -65,7 +69,13 @@ def _draw_run(given: argparse.Namespace, run: str, rest: list[str]) -> None:
         raise SettingError(
             f"trace {run} draws a run: give one directory and --figure FILE; or give make KIND, or show FILE."
         )
-    from fedgmr.reporting.strips import draw_strips  # loads what draws
+    _draw(given.figure, lambda path: draw_strips(run, path))
 
-    draw_strips(Path(run), Path(given.figure))
-    print(f"Figure: {given.figure}")
+
+def _draw(figure: str, draw: Callable[[Path], None]) -> None:
+    try:
+        draw(Path(figure))
+    except ModuleNotFoundError as missing:  # the simulator also runs without matplotlib
+        package = (missing.name or "").partition(".")[0]
+        raise SettingError(f"--figure needs the package {package}, which is not installed: install it.") from missing
+    print(f"Figure: {figure}")

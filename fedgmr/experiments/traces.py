@@ -30,6 +30,7 @@ MBIT = 8 * 2**20 / 1e6  # Mbit/s of 1 MiB/s
 _LONGEST = 1_000_000  # seconds that a trace is made for, and stretches that one is described by
 _DRAWN = 600  # stretches of a figure
 _BLOCKS = "▁▂▃▄▅▆▇█"
+IN_ASCII = str.maketrans(_BLOCKS, ".:-=+*#@")  # for streams that cannot have blocks
 
 
 def make_trace(kind: str, *, seconds: int, seed: int) -> str:

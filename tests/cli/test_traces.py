@@ -1,5 +1,6 @@
 """The verb trace: what it writes and prints, and what it refuses in one sentence."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,15 @@ def test_the_strips_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert main(["trace", str(tmp_path / "high"), "--figure", str(tmp_path / "none.png")]) == 2
     assert "records no trips" in capsys.readouterr().err
     assert not (tmp_path / "none.png").exists()
+
+
+def test_a_figure_without_matplotlib(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    (tmp_path / "a.csv").write_text("seconds,rate Mbit/s\n0,1\n1,2\n")
+    assert main(["trace", "show", str(tmp_path / "a.csv"), "--figure", str(tmp_path / "a.png")]) == 2
+    assert "--figure needs the package matplotlib, which is not installed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgmr.experiments.traces import KINDS, MBIT, describe, description_table, draw_traces, make_trace, stretches
+from fedgmr.experiments.traces import (
+    IN_ASCII,
+    KINDS,
+    MBIT,
+    describe,
+    description_table,
+    draw_traces,
+    make_trace,
+    stretches,
+)
 from fedgmr.fleets.curves import Curve
 from fedgmr.fleets.drive import drive_rates
 
@@ -18,6 +27,7 @@ def test_a_description_by_hand() -> None:
     assert (told.mean, told.median, told.fifth) == pytest.approx((1.7 * MBIT, 2 * MBIT, 0))
     assert pytest.approx(8.388608) == MBIT
     assert told.line == "▃▃   █████"  # a third of the highest is the third of eight blocks
+    assert told.line.translate(IN_ASCII) == "--   @@@@@"
 
 
 def test_finer_traces_are_described_by_the_second() -> None:
