@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from e2e.recipes import recipe
 
-from fedgmr.experiments.run import run_recipe
+from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import locked
 from fedgmr.pages.columns import Columns, FollowedRows
 from fedgmr.pages.watched import Watch
 from fedgmr.recipe import recipe_from
+from fedgmr.reporting.watcher import Watcher
 
 from .conftest import row
 
@@ -204,6 +205,35 @@ def test_a_live_run_is_followed_to_its_end(tmp_path: Path) -> None:
     assert columns["clients"]["bytes_up"] == [each["bytes_up"] for each in rows]
     assert entry["summary"]["final_accuracy"] == rows[-1]["accuracy"]
     assert not {"versions", "digest"} & entry["summary"].keys()
+
+
+class Looking(Watcher):
+    """Looks at the runs after every evaluation, as a page does, and interrupts the run after so many."""
+
+    def __init__(self, watch: Watch, end: int) -> None:
+        self.watch, self.end, self.seen = watch, end, list[tuple[str, int, int]]()
+
+    def after_evaluation(self, row: Any) -> None:
+        (entry,) = self.watch.state()["runs"]
+        self.seen.append((entry["status"], entry["epoch"], entry["rows"]))
+        if len(self.seen) == self.end:
+            raise KeyboardInterrupt
+
+
+def test_a_real_run_is_interrupted_and_resumed(tmp_path: Path) -> None:
+    run, watch = tmp_path / "run", Watch([tmp_path])
+    first, second = Looking(watch, 5), Looking(watch, 99)
+    with pytest.raises(KeyboardInterrupt):
+        run_recipe(recipe_from(recipe("dense", "fedgmr", seconds=300.0, checkpoint={"every": 1000})), run, first)
+    assert first.seen == [("running", 0, count) for count in range(1, 6)]
+    assert watch.state()["runs"][0]["status"] == "interrupted"
+    resume_run(run, second, trust=["e2e"])
+    total = len(second.seen)
+    assert total > 5
+    held = [("running", 0, 5)] * 4  # no checkpoint had counted them, so all are written again
+    assert second.seen == held + [("running", 1, count) for count in range(5, total + 1)]
+    (entry,) = watch.state()["runs"]
+    assert (entry["status"], entry["epoch"], entry["rows"]) == ("finished", 1, total)
 
 
 @pytest.mark.parametrize(
