@@ -52,6 +52,8 @@ class Link:
             rate = getattr(self, name)
             if rate is None and self.trace is not None:
                 continue
+            if rate is None:
+                raise ValueError(f"{name} is missing: give a rate above 0, in MiB/s, or a trace.")
             if not isinstance(rate, int | float) or not rate > 0:
                 raise ValueError(f"{name} is {rate!r}: give a rate above 0, in MiB/s.")
         settle(self)

@@ -81,7 +81,10 @@ def test_keys_that_cannot_be_used(keys: dict[str, Any], sentence: str, fedgmr: C
 
 def test_a_link_without_rates_and_trace(fedgmr: Command) -> None:
     write_recipe(fedgmr.folder / "r.json", recipe(fleet={"name": "custom", "links": [{"up": 1}]}))
-    assert "down is None: give a rate above 0, in MiB/s" in fedgmr("show", "r.json").refusal()
+    assert (
+        "fleet.links.0: down is missing: give a rate above 0, in MiB/s, or a trace"
+        in fedgmr("show", "r.json").refusal()
+    )
 
 
 def test_a_file_that_has_changed_since_a_run_began(fedgmr: Command) -> None:

@@ -93,14 +93,14 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a misspelt rule": (lambda: Method(name="x", ranking="tailor"), "ranking is 'tailor': give one of the kinds full"),  # type: ignore[arg-type]
     "no interval": (lambda: Method(name="x", interval=0), "interval is 0: give a whole number of at least 1."),
     # fleets
-    "an unknown fleet": (lambda: run(fleet="hihg"), "fleet.name is 'hihg': give one of high, medium, low, custom (di"),
+    "an unknown fleet": (lambda: run(fleet="hihg"), "fleet.name is 'hihg': give one of high, medium, low, lte, "),
     "a number of clients": (lambda: run(fleet=5), "fleet is 5: give a name (high, medium, low), a FleetSettings, or"),
     "one link": (lambda: run(fleet=LINK), "or a list with one Link per client."),
     "no clients": (lambda: run(fleet=[]), "links is []: give at least one client."),
     "rates alone": (lambda: run(fleet=[1.0, 2.0]), "fleet.links.0 is 1.0: give a mapping with keys among down, up"),
     "a link backwards": (lambda: Link(down=-1.0, up=1.0), "down is -1.0: give a rate above 0, in MiB/s."),
     "more than whole": (lambda: Link(down=1.0, up=1.0, density=2.0), "density is 2.0: give a number above 0 and of at"),
-    "no such class": (lambda: FleetSettings(name="hihg"), "name is 'hihg': give one of high, medium, low, custom"),  # type: ignore[arg-type]
+    "no such class": (lambda: FleetSettings(name="hihg"), "name is 'hihg': give one of high, medium, low, lte, "),  # type: ignore[arg-type]
     "nobody": (lambda: FleetSettings(clients=0), "clients is 0: give a whole number of at least 1 or null."),
     "no links": (lambda: FleetSettings(name="custom"), "name is 'custom' and links are not given: links go with name"),
     "off the ladder": (lambda: run(fleet=[Link(down=1.0, up=1.0, density=0.3)]), "0.3 is not on the ladder"),

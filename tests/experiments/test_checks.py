@@ -36,7 +36,7 @@ def test_a_fleet_as_plain_data() -> None:
         for fleet in ([Link(down=20.0, up=5.0)], [LINK], {"name": "custom", "links": [LINK]})
     ]
     assert [run.recipe for run in runs[1:]] == [runs[0].recipe] * 2
-    with pytest.raises(ValueError, match=r"fleet.links.0.up is missing"):
+    with pytest.raises(ValueError, match=r"fleet.links.0: up is missing"):
         simulate(tiny.dense(), fleet=[{"down": 20}], seconds=30.0)
     with pytest.raises(ValueError, match=r"fleet is 5"):
         simulate(tiny.dense(), fleet=5, seconds=30.0)  # type: ignore[arg-type]
