@@ -26,6 +26,9 @@ EXTRAS ?= onnx onnxscript onnxruntime tensorboard wandb mlflow-skinny sqlalchemy
 #: HUGGING_FACE   what `make test-hugging-face` installs, separately from everything else
 HUGGING_FACE ?= datasets==4.8.* transformers==5.22.* flwr-datasets==0.6.*
 
+#: BROWSER        the browser of `make test-browser`, a Chromium (chromium; Debian: apt-get install chromium)
+BROWSER ?= chromium
+
 #: TRITON         the Triton that `make test-kernels` installs, separately from everything else
 TRITON ?= triton==3.9.0
 
@@ -35,7 +38,7 @@ FLOWER := tests/flower tests/deploy tests/equivalence/test_flower_equals_simulat
 EXTRA_TESTS := tests/experiments/test_onnx.py tests/trackers/test_packages.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-flower test-kernels test-extras test-hugging-face soak soak-grid lint format clean
+.PHONY: help demo test test-slow test-flower test-kernels test-extras test-hugging-face test-browser soak soak-grid lint format clean
 
 help: ## List targets and variables
 	@echo "Targets:"
@@ -69,6 +72,9 @@ test-extras: $(VENV)/dev.stamp ## Run the tests of ONNX files and trackers with 
 test-hugging-face: $(VENV)/dev.stamp ## Run the tests of Hugging Face's datasets and models, and of Flower's partitioners
 	test -d $(VENV)/hf || $(BIN)/python -m pip install --target $(VENV)/hf/site-packages $(HUGGING_FACE) $$(grep -E '^(numpy|pandas|pillow)==' constraints.txt)
 	PYTHONPATH=$(abspath $(VENV)/hf/site-packages) $(BIN)/pytest tests/tasks/test_hugging_face.py $(PYTEST)
+
+test-browser: $(VENV)/dev.stamp ## Run the tests of the page of runs in a browser; PICTURES=FOLDER keeps pictures of it
+	BROWSER=$(BROWSER) $(BIN)/pytest tests/pages/test_browser.py $(PYTEST)
 
 soak: $(VENV)/dev.stamp ## Keep 20 SuperNodes at work on this machine for an hour while programs are killed at random
 	$(BIN)/python benchmarks/soak.py $(SOAK)

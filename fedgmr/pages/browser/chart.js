@@ -142,12 +142,7 @@ class Chart {
     this.box.replaceChildren(make("table", {}, make("tbody", {}, ...rows)));
     if (read.length > told.length)
       this.box.append(make("div", { className: "soft" }, `and ${read.length - told.length} more`));
-    const right = x > this.frame.width / 2;
-    Object.assign(this.box.style, {
-      top: `${MARGIN.top}px`,
-      left: right ? "auto" : `${x + 12}px`,
-      right: right ? `${this.frame.width - x + 12}px` : "auto",
-    });
+    placeBeside(this.box, x, MARGIN.top, this.frame.width);
   }
 
   written(value, spread) {

@@ -81,13 +81,10 @@ class LevelStrip {
     const level = this.levels?.[row]?.[client];
     this.box.hidden = !isNumber(level);
     if (this.box.hidden) return;
-    this.box.textContent = `client ${client}: level ${level} (density ${this.run.ladder[level] ?? "–"}), row ${row}, ${short(this.seconds[row])} s`;
-    const right = x > area.width / 2;
-    Object.assign(this.box.style, {
-      top: `${y + 14}px`,
-      left: right ? "auto" : `${x + 12}px`,
-      right: right ? `${area.width - x + 12}px` : "auto",
-    });
+    const density = this.run.ladder[level] ?? "–";
+    const place = `row ${row}, ${short(this.seconds[row])} s`;
+    this.box.textContent = `client ${client}: level ${level}, density ${density}, ${place}`;
+    placeBeside(this.box, x, y + 14, area.width);
   }
 }
 

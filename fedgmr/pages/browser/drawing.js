@@ -3,7 +3,7 @@
 const MARGIN = { left: 56, right: 18, top: 8, bottom: 36 };
 const DASHES = [[], [7, 3], [2, 2.5], [8, 3, 2, 3], [4, 2]]; // after eight colours the next dashes
 const COLOURS = 8;
-const CROWD = 16; // more lines than this are drawn thinner and without dashes, which nobody could follow and browsers draw slowly
+const CROWD = 16; // more lines are drawn thinner and without dashes, which take long and which nobody could follow
 
 const styleOf = (place) => ({
   stroke: colourOf(`--c${place % COLOURS}`),

@@ -45,6 +45,12 @@ function button(text, title, onClick, className = "") {
   return element;
 }
 
+// Puts a box of values beside a place of a plot, inside the plot where it fits.
+function placeBeside(box, x, top, width) {
+  const left = x > width / 2 ? x - 12 - box.offsetWidth : x + 12;
+  Object.assign(box.style, { top: `${top}px`, left: `${Math.max(0, Math.min(left, width - box.offsetWidth))}px` });
+}
+
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
 // A number with as many digits as tell neighbours on an axis apart.

@@ -65,30 +65,28 @@ class SvgPen {
       down = !lifted;
     }
     const dashes = dash.length ? ` stroke-dasharray="${dash.join(" ")}"` : "";
-    this.parts.push(
-      `<path d="${way}" stroke="${stroke}" fill="${fill}" stroke-width="${width}" stroke-linejoin="bevel" opacity="${alpha}"${dashes}/>`,
-    );
+    const look = `stroke="${stroke}" fill="${fill}" stroke-width="${width}" stroke-linejoin="bevel" opacity="${alpha}"`;
+    this.parts.push(`<path d="${way}" ${look}${dashes}/>`);
   }
 
   text(x, y, text, { colour, align = "left", size = 11, turned = false }) {
     const anchor = { left: "start", center: "middle", right: "end" }[align];
     const turn = turned ? ` transform="rotate(-90 ${x} ${y})"` : "";
-    this.parts.push(
-      `<text x="${x}" y="${y}" fill="${colour}" font-size="${size}" text-anchor="${anchor}" dominant-baseline="central"${turn}>${escaped(text)}</text>`,
-    );
+    const look = `fill="${colour}" font-size="${size}" text-anchor="${anchor}" dominant-baseline="central"`;
+    this.parts.push(`<text x="${x}" y="${y}" ${look}${turn}>${escaped(text)}</text>`);
   }
 
   inside(x, y, width, height, draw) {
     this.clips += 1;
-    this.parts.push(
-      `<clipPath id="clip${this.clips}"><rect x="${x}" y="${y}" width="${width}" height="${height}"/></clipPath><g clip-path="url(#clip${this.clips})">`,
-    );
+    const area = `<rect x="${x}" y="${y}" width="${width}" height="${height}"/>`;
+    this.parts.push(`<clipPath id="clip${this.clips}">${area}</clipPath><g clip-path="url(#clip${this.clips})">`);
     draw();
     this.parts.push("</g>");
   }
 
   file() {
-    const head = `<svg xmlns="http://www.w3.org/2000/svg" width="${this.width}" height="${this.height}" font-family="system-ui, sans-serif">`;
+    const size = `width="${this.width}" height="${this.height}"`;
+    const head = `<svg xmlns="http://www.w3.org/2000/svg" ${size} font-family="system-ui, sans-serif">`;
     return `${head}${this.parts.join("\n")}</svg>\n`;
   }
 }

@@ -32,14 +32,14 @@ function readingOf(column, metric) {
 // Runs by line: each alone, or those together that differ only by seed.
 function groupsOf(entries, bands) {
   const groups = new Map();
+  const telling = tellingSettings(entries);
   for (const run of entries) {
     const settings = Object.entries(run.settings).filter(([key]) => !ASIDE.has(key));
     const key = bands ? JSON.stringify([run.method, settings]) : String(run.id);
     if (!groups.has(key))
       groups.set(key, {
-        key,
         runs: [],
-        words: [run.method, ...settings.map(([name, value]) => `${name}=${textOf(value)}`)],
+        words: [run.method, ...telling.map((name) => `${name}=${textOf(run.settings[name])}`)],
       });
     groups.get(key).runs.push(run);
   }
@@ -52,7 +52,22 @@ function groupsOf(entries, bands) {
   return list;
 }
 
-const textOf = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+// Settings in which runs of the same method differ: what the method's title does not say already.
+function tellingSettings(entries) {
+  const values = new Map(); // by method and key
+  const telling = new Set();
+  for (const run of entries) {
+    for (const [key, value] of Object.entries(run.settings)) {
+      if (ASIDE.has(key)) continue;
+      const place = `${run.method} ${key}`;
+      if (values.has(place) && values.get(place) !== textOf(value)) telling.add(key);
+      values.set(place, textOf(value));
+    }
+  }
+  return [...telling];
+}
+
+const textOf = (value) => (typeof value === "string" ? value : (JSON.stringify(value) ?? "–"));
 
 // The lines of one chart: x, y, the rows' numbers, and low and high where there is a band.
 function linesOf(runs, groups, isShown, axis, column, smoothing) {

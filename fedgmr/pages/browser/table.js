@@ -5,8 +5,9 @@ const STATUS_ORDER = ["running", "unknown", "interrupted", "diverged", "empty", 
 // The columns: heading, the value that sorts, the cell's content.
 function runColumns(runs) {
   const metric = runs.entries[0]?.metric;
+  const telling = new Set(tellingSettings(runs.entries)); // a method's own settings need no columns beside its name
   const keys = [...new Set(runs.entries.flatMap((run) => Object.keys(run.settings)))].filter(
-    (key) => !["seed", "method", "name"].includes(key),
+    (key) => !ASIDE.has(key) && (telling.has(key) || !key.startsWith("method.")),
   );
   const last = (run) => (runs.columns(run)[run.metric.key] ?? []).findLast(isNumber);
   const best = (run) =>
@@ -27,18 +28,20 @@ function runColumns(runs) {
     {
       name: "time (s)",
       value: now,
-      cell: (run) => [`${short(now(run) ?? 0, 1)} / ${short(run.seconds, 1)}`, share((now(run) ?? 0) / run.seconds)],
+      cell: (run) => [
+        `${short(now(run) ?? 0, 1)} / ${short(run.seconds, 1)}`,
+        share(run.seconds ? (now(run) ?? 0) / run.seconds : 0),
+      ],
     },
     { name: "time left", value: (run) => run.eta ?? Infinity, cell: (run) => duration(run.eta) },
     { name: "rows", value: (run) => runs.rows(run) },
-    { name: label, key: "metric", value: last, cell: (run) => written(run, last(run)) },
+    { name: label, value: last, cell: (run) => written(run, last(run)) },
     { name: "best", value: best, cell: (run) => written(run, best(run)) },
     ...keys.map((key) => ({
       name: key,
-      setting: true,
       text: true,
       value: (run) => run.settings[key],
-      cell: (run) => (key in run.settings ? textOf(run.settings[key]) : "–"),
+      cell: (run) => textOf(run.settings[key] ?? undefined),
     })),
   ];
 }
@@ -73,8 +76,8 @@ function sortedRuns(entries, columns, sort) {
 // Whether a run has every word of the filter: in name, method or status, or key=value among its settings.
 function passes(run, filter) {
   const settings = Object.entries({ ...run.settings, method: run.method, seed: run.seed, status: run.status });
-  const text =
-    `${run.name} ${run.method} ${run.status} ${settings.map(([key, value]) => `${key}=${textOf(value)}`).join(" ")}`.toLowerCase();
+  const words = [run.name, run.method, run.status, ...settings.map(([key, value]) => `${key}=${textOf(value)}`)];
+  const text = words.join(" ").toLowerCase();
   return filter
     .toLowerCase()
     .split(/\s+/)
