@@ -218,7 +218,7 @@ def test_a_report_with_hostile_names_fits_every_screen(
     assert browser.evaluate("document.querySelectorAll('img').length") == 0
     names = browser.evaluate("[...document.querySelectorAll('#runs .name')].map((each) => each.textContent)")
     assert sorted(names) == [f"{HOSTILE}0", f"{HOSTILE}1"]
-    # The mean of two equal runs is 70 % in row 2; the faster client stands first, with 2,000 bytes up in row 1.
+    # The mean of two equal runs is 70 % in row 2; the faster client stands first.
     cells = browser.evaluate("[...document.querySelectorAll('#clients tbody td')].map((each) => each.textContent)")
     assert cells[:10] == ["1", "8", "4", "1", "1", "6", "2", "8.00 kB", "4.00 kB", "120 s"]
     browser.evaluate("document.querySelector('.plot').focus()")

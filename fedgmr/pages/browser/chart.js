@@ -70,7 +70,8 @@ class Chart {
     const half = (xs[1] - xs[0]) / 4;
     const steps = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
     if (event.key in steps) {
-      const next = this.cursor === null ? place : Math.min(line.x.length - 1, Math.max(0, place + steps[event.key]));
+      const step = this.cursor === null && Math.abs(steps[event.key]) === 1 ? 0 : steps[event.key]; // first the middle
+      const next = Math.min(line.x.length - 1, Math.max(0, place + step));
       this.height = this.frame.y(line.y[next]);
       this.on.point(line.x[next], this);
     } else if (event.key === "+") this.zoomTo(middle - half, middle + half);
