@@ -47,7 +47,7 @@ class LevelStrip {
     const frame = (this.frame = new Frame(width, height, zoom ?? [0, end || 1], [0, 1], false));
     const pen = new CanvasPen(this.canvas, width, height);
     drawAcross(pen, frame, `${run.clock} time (s)`, false);
-    pen.text(9, MARGIN.top + frame.inner.height / 2, "client, fast at the top", {
+    pen.text(9, MARGIN.top + frame.inner.height / 2, frame.inner.height > 130 ? "client, fast at the top" : "client", {
       colour: colourOf("--ink"),
       align: "center",
       turned: true,

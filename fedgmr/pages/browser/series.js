@@ -109,13 +109,13 @@ function memberOf(runs, run, axis, column) {
   const columns = runs.columns(run);
   const factor = readingOf(column, run.metric).factor;
   const [x, y, rows] = [[], [], []];
-  (columns[column] ?? []).forEach((value, row) => {
-    const at = columns[axis]?.[row];
-    if (!isNumber(value) || !isNumber(at)) return;
-    x.push(at);
-    y.push(value * factor);
+  const [across, upward] = [columns[axis] ?? [], columns[column] ?? []];
+  for (let row = 0; row < upward.length; row += 1) {
+    if (!isNumber(upward[row]) || !isNumber(across[row])) continue;
+    x.push(across[row]);
+    y.push(upward[row] * factor);
     rows.push(row);
-  });
+  }
   return { x, y, rows, run, ended: ["diverged", "stopped"].includes(run.status) };
 }
 
@@ -128,22 +128,22 @@ function averaged(members) {
   const spacing = Math.min(
     ...members.map(({ x }) => median(x.map((value, place) => value - (place ? x[place - 1] : start)))),
   );
-  const times = [...new Set(members.flatMap(({ x }) => x))]
-    .filter((time) => time >= start && time < end)
-    .sort((a, b) => a - b);
+  const times = Float64Array.from(members.flatMap(({ x }) => x)).sort(); // sorts numbers ten times as fast as an array
   const grid = [end]; // of a crowd of nearly equal times the last stands for all
-  for (const time of times.reverse()) if (grid.at(-1) - time >= spacing / 2) grid.push(time);
+  for (let place = lastAt(times, end); place >= 0 && times[place] >= start; place -= 1) {
+    const room = grid.at(-1) - times[place];
+    if (room > 0 && room >= spacing / 2) grid.push(times[place]);
+  }
   grid.reverse();
   const samples = members.map(({ x, y }) => grid.map((time) => y[lastAt(x, time)]));
-  const y = grid.map((_, place) => samples.reduce((sum, each) => sum + each[place], 0) / samples.length);
-  const spread = y.map((mean, place) =>
-    Math.sqrt(samples.reduce((sum, each) => sum + (each[place] - mean) ** 2, 0) / (samples.length - 1)),
-  );
+  const total = (term) => samples.reduce((sum, each) => sum + term(each), 0);
+  const y = grid.map((_, place) => total((each) => each[place]) / samples.length);
+  const spread = y.map((mean, place) => Math.sqrt(total((each) => (each[place] - mean) ** 2) / (samples.length - 1)));
   return { x: grid, y, spread, end };
 }
 
 function median(values) {
-  const sorted = [...values].sort((one, other) => one - other);
+  const sorted = Float64Array.from(values).sort();
   const middle = sorted.length >> 1;
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
