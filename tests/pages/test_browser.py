@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedgmr.pages.report import page_with_data
-from fedgmr.pages.server import PageServer
 
 from fedgmr.pages.page import page
+from fedgmr.pages.report import page_with_data
+from fedgmr.pages.server import PageServer
 from pages.browser import Browser, find_browser
 
 pytestmark = pytest.mark.slow
