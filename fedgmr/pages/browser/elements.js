@@ -51,7 +51,7 @@ function placeBeside(box, x, top, width) {
   Object.assign(box.style, { top: `${top}px`, left: `${Math.max(0, Math.min(left, width - box.offsetWidth))}px` });
 }
 
-const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+const isNumber = Number.isFinite; // false for null, of which rows have many
 
 // A number with as many digits as tell neighbours on an axis apart.
 function short(value, step = 0) {

@@ -135,11 +135,30 @@ function averaged(members) {
     if (room > 0 && room >= spacing / 2) grid.push(times[place]);
   }
   grid.reverse();
-  const samples = members.map(({ x, y }) => grid.map((time) => y[lastAt(x, time)]));
-  const total = (term) => samples.reduce((sum, each) => sum + term(each), 0);
-  const y = grid.map((_, place) => total((each) => each[place]) / samples.length);
-  const spread = y.map((mean, place) => Math.sqrt(total((each) => (each[place] - mean) ** 2) / (samples.length - 1)));
-  return { x: grid, y, spread, end };
+  return { x: grid, ...momentsOf(members.map((member) => heldAt(member, grid))), end };
+}
+
+// A run's values at ascending times, each kept until the next.
+function heldAt({ x, y }, times) {
+  let place = 0;
+  return times.map((time) => {
+    while (place + 1 < x.length && x[place + 1] <= time) place += 1;
+    return y[place];
+  });
+}
+
+// Mean and standard deviation of lists, place by place; plain loops, because this is what a change of the axis costs.
+function momentsOf(lists) {
+  const [y, spread] = [[], []];
+  for (let place = 0; place < lists[0].length; place += 1) {
+    let [sum, squares] = [0, 0];
+    for (const list of lists) sum += list[place];
+    const mean = sum / lists.length;
+    for (const list of lists) squares += (list[place] - mean) ** 2;
+    y.push(mean);
+    spread.push(Math.sqrt(squares / (lists.length - 1)));
+  }
+  return { y, spread };
 }
 
 function median(values) {
