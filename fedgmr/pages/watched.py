@@ -6,6 +6,7 @@ shown. Read next: `server.py`, which answers a browser with it, and `report.py`.
 
 import math
 import os
+import re
 import stat
 import threading
 import time
@@ -21,7 +22,11 @@ from fedgmr.reporting.run_files import RunFiles, find_runs, flattened
 from fedgmr.settings.text import read_mapping
 from fedgmr.version import __version__
 
-_NAMES = frozenset(("name", "about", "task.options.root"))  # settings that change no run
+# Settings that tell no two runs apart: names, where the data lies, where and how a run is computed and saved.
+_ASIDE = re.compile(
+    r"name|about|device|task\.options\.root|method\.title|checkpoint\..*|execution\.(?!tf32|autocast).*"
+)
+_TITLES = 3  # directories named in a title
 _LEFT_OUT = frozenset(("digest", "recipe_digest", "rows_digest", "models", "versions", "commit"))  # of a summary
 _LARGEST = 1 << 63
 
@@ -47,7 +52,7 @@ class WatchedRun:
             self._seen, self._problem = seen, ""
             self._recipe = self._read(RECIPE, read_mapping) if seen[0] else {}
             self._summary = self._read(SUMMARY, read_summary) if seen[1] else {}
-            self.settings = {key: value for key, value in flattened(self._recipe).items() if key not in _NAMES}
+            self.settings = {key: value for key, value in flattened(self._recipe).items() if not _ASIDE.fullmatch(key)}
         self._at_work = not self._summary and self.files.at_work()
         self.rows.advance(at_work=self._at_work)
 
@@ -80,7 +85,7 @@ class WatchedRun:
             "rows": len(columns),
             "epoch": self.rows.epoch,
             "settings": {key: self.settings.get(key) for key in differing},
-            "method": self._setting("method.title") or self._setting("method.name") or self.files.name,
+            "method": self._method(),
             "seed": _number(self._recipe.get("seed")),
             "clients": columns.clients,
             "ladder": self._ladder(),
@@ -99,8 +104,10 @@ class WatchedRun:
             return str(self._summary.get("status"))
         return "running" if self._at_work else "interrupted"
 
-    def _setting(self, key: str) -> str:
-        return str(self.settings.get(key) or "")
+    def _method(self) -> str:
+        method = self._recipe.get("method")
+        names = method if isinstance(method, Mapping) else {}
+        return str(names.get("title") or names.get("name") or self.files.name)
 
     def _ladder(self) -> list[float]:
         """The densities by level: those of the recipe, unless the rows have others (a method without sub-models)."""
@@ -136,7 +143,9 @@ class Watch:
     @property
     def title(self) -> str:
         """What is watched, in a few words."""
-        names = ", ".join(directory.name for directory in self._directories)
+        names = ", ".join(directory.name for directory in self._directories[:_TITLES])
+        if len(self._directories) > _TITLES:
+            names += f" and {len(self._directories) - _TITLES} more"
         return names.encode(errors="replace").decode()  # a name of a file may be no text
 
     def state(self, patience: float = math.inf) -> dict[str, Any]:

@@ -107,6 +107,20 @@ def test_several_directories_and_one_that_is_not_there_yet(make_run: Any, tmp_pa
     assert [run["name"] for run in watch.state()["runs"]] == ["one/seed0", "two"]
 
 
+def test_settings_that_tell_runs_apart(make_run: Any, tmp_path: Path) -> None:
+    more = ("execution: {{slots: {0}, tf32: {0}}}", "checkpoint: {{every: {0}}}", "device: {0}", "task: {{n: {0}}}")
+    for number in range(5):
+        run = make_run(tmp_path / f"run{number}", 0, title=f"Title {number}")
+        text = (run / "recipe.yaml").read_text() + "\n".join(more).format(number)
+        (run / "recipe.yaml").write_text(text)
+    watch = Watch([tmp_path / f"run{number}" for number in range(5)])
+    state = watch.state()
+    assert state["title"] == "run0, run1, run2 and 2 more"
+    assert [(run["method"], run["settings"]) for run in state["runs"]] == [
+        (f"Title {number}", {"execution.tf32": number, "task.n": number}) for number in range(5)
+    ]
+
+
 def test_many_runs_are_read_a_few_at_a_time(make_run: Any, tmp_path: Path) -> None:
     for seed in range(3):
         make_run(tmp_path / "runs" / f"seed{seed}", seed=seed)
