@@ -11,8 +11,9 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -48,17 +49,25 @@ def locked(directory: Path) -> Iterator[None]:
         if error.errno != errno.ELOOP:
             raise
         raise SettingError(f"{path} is a link: remove it, the lock is a file of the run directory.") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not _taken(file):
         os.close(file)
         raise SettingError(
             f"The run directory {directory} is in use by another process: wait for it or give another output."
-        ) from None
+        )
     try:
         yield
     finally:
         os.close(file)
+
+
+def _taken(file: int) -> bool:
+    """Take a lock; somebody who only looks whether it is taken, as `fedgmr watch` does, has it for a moment."""
+    for pause in (0.05, 0.1, 0.0):
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(pause)
+    return False
 
 
 def resolved_text(recipe: Recipe, remarks: str = "") -> str:
