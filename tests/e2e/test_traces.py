@@ -100,6 +100,18 @@ def test_a_file_that_has_changed_since_a_run_began(fedgmr: Command) -> None:
     assert fedgmr("resume", "run").code == 0
 
 
+def test_a_run_on_a_trace_of_one_rate_is_one_on_constant_links(fedgmr: Command) -> None:
+    (fedgmr.folder / "flat").write_text("0 3\n7 3\n9 3\n")
+    rows = []
+    for name, settings in (("constant", recipe()), ("traced", traced(down="flat", unit="Mbit/s"))):
+        write_recipe(fedgmr.folder / f"{name}.json", settings)
+        assert fedgmr("run", f"{name}.json", f"output={name}").code == 0
+        lines = (fedgmr.folder / name / "metrics.jsonl").read_text().splitlines()
+        rows.append([{key: value for key, value in json.loads(line).items() if key != "wall"} for line in lines])
+    assert len(rows[0]) > 5
+    assert rows[0] == rows[1]
+
+
 @pytest.mark.parametrize("method", ["fedgmr", "fedavg", "fedasync"])
 def test_a_run_whose_links_stop(method: str, fedgmr: Command) -> None:
     (fedgmr.folder / "trace").write_text("0 3\n60 5\n")
