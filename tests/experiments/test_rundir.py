@@ -2,7 +2,6 @@
 
 import fcntl
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,6 @@ def test_who_only_looks_at_the_lock_does_not_keep_a_run_out(tmp_path: Path) -> N
         leaving.join()
 
 
-def test_who_stays_keeps_it_out_within_a_second(tmp_path: Path) -> None:
-    began = time.monotonic()
+def test_who_stays_keeps_it_out(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(SettingError, match="in use by another process"), locked(tmp_path):
         pass
-    assert time.monotonic() - began < 1.0
