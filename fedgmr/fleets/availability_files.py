@@ -49,6 +49,8 @@ def read_devices(content: bytes, told: str, every: float | None = None) -> dict[
     found: dict[str, list[Stretch]] = {}
     for line, name, stretch in _lines(text, told):
         _add(found.setdefault(name, []), stretch, f"{told}, line {line}")
+    if not found:
+        raise SettingError(f"{told}, which has no line of a client: give `client on off`.")
     return {name: _gaps(stretches, every, f"{told}, client {name}") for name, stretches in found.items()}
 
 
@@ -78,8 +80,6 @@ def _lines(text: str, told: str) -> Iterator[tuple[int, str, Stretch]]:
         name, on, off = (words[column] for column in columns)
         place = f"{told}, line {number}"
         yield number, name, (_seconds(on, place), _seconds(off, place))
-    if columns is None or not text.strip():
-        raise SettingError(f"{told}, which has no lines but comments: give `client on off`.")
 
 
 def _devices(text: str, told: str) -> Iterator[tuple[str, Any]]:

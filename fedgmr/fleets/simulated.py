@@ -18,11 +18,10 @@ from fedgmr.exchange import ClientTask, News, Update, Verdict
 from fedgmr.fleets.measurement import Meter
 from fedgmr.fleets.network import Network, Trip
 from fedgmr.fleets.presence import Presence
+from fedgmr.fleets.trips import note_away, note_rates, note_trip
 from fedgmr.training.executor import Executor
 
 OnLeaving = Literal["finish", "resume", "lose"]
-_DIGITS = 6  # of the seconds in a row
-_RATES, _ALL_RATES = 10, 1000  # parts of the time between two rows for which rates are noted, of a client and of all
 
 
 class SimulatedFleet:
@@ -106,7 +105,7 @@ class SimulatedFleet:
             if trip.lost:
                 self._doomed.add(trip.client)
             if self._trips is not None:
-                self._trips.append(_noted(trip, levels[trip.client], leaving))
+                self._trips.append(note_trip(trip, levels[trip.client], leaving))
             heapq.heappush(self._queue, (trip.arrival, self._dispatched, trip.client, trip.up))
             self._dispatched += 1
             self.bytes_down[trip.client] += trip.down
@@ -119,19 +118,10 @@ class SimulatedFleet:
         if self._trips is None:
             return {}
         trips, self._trips = self._trips, []
-        away = [
-            [client, round(begin, _DIGITS), round(end, _DIGITS)]
-            for client, begin, end in self.presence.gone(since, until)
-        ]
-        return {"trips": trips, "away": away, **self._rates(since, until)}
-
-    def _rates(self, since: float, until: float) -> dict[str, Any]:
-        """The rates of all links between two rows, in as many equal parts as keep a row short."""
-        if not self.network.varies or since >= until:
-            return {}
-        count = max(1, min(_RATES, _ALL_RATES // self.clients))
-        means = [self.network.mean_rates(client, since, until, count) for client in range(self.clients)]
-        return {"rates": [[[float(f"{rate:.3g}") for rate in of] for of in pair] for pair in means]}
+        noted: dict[str, Any] = {"trips": trips, "away": note_away(self.presence, since, until)}
+        if self.network.varies and since < until:
+            noted["rates"] = note_rates(self.network, since, until)
+        return noted
 
     def collect(
         self, *, until: float, arrivals: int | None = None, fastest: int = 0, grace: float = 0.0
@@ -255,21 +245,3 @@ class SimulatedFleet:
             self._trips = list(state.get("trips", ()))
         if self.meter is not None:
             self.meter.restore(state["meter"])
-
-
-def _noted(trip: Trip, level: int, leaving: float) -> list[Any]:
-    """A trip for a row: client, level, moments of leaving, ready, computed and the end, bytes down and up.
-
-    What a lost task never came to is None, and so are its bytes up.
-    """
-    moments = [round(m, _DIGITS) if m <= trip.arrival else None for m in (trip.ready, trip.computed)]
-    end = None if trip.arrival == math.inf else round(trip.arrival, _DIGITS)
-    return [
-        trip.client,
-        level,
-        round(min(leaving, trip.arrival), _DIGITS),
-        *moments,
-        end,
-        trip.down,
-        None if trip.lost else trip.up,
-    ]

@@ -17,7 +17,8 @@ from fedgmr.experiments.checkpoint import checkpoints_of, read_checkpoint
 # Every kind of mistake: the file's content, and words of the sentence.
 BAD: dict[str, tuple[bytes, list[str]]] = {
     "empty": (b" \n\n", ["which is empty", "client on off"]),
-    "comments": (b"# client on off\n", ["no lines but comments"]),
+    "comments": (b"# client on off\n", ["no line of a client"]),
+    "header alone": (b"client,on,off\n", ["no line of a client"]),
     "binary": (b"0 1 \xff\xfe\x00", ["which is no text (byte 4)"]),
     "pickle": (pickle.dumps({"1": {"active": [0]}}, protocol=4), ["a pickle", "may run any code", "json.dump("]),
     "columns": (b"0 0 10\n0 20 30 40\n", ["line 2 has 4 columns"]),
