@@ -109,43 +109,37 @@ function lastSeen(clients, seconds, client) {
   return null;
 }
 
+// The columns: heading, and a client's cell.
+function clientColumns(run, clients, seconds, order) {
+  const now = (name, client) => clients[name]?.at(-1)?.[client] ?? undefined;
+  const both = (client) => (now("bytes_down", client) ?? 0) + (now("bytes_up", client) ?? 0);
+  const most = Math.max(1, ...order.map(both));
+  const rate = (way) => (client) => short(run.links[client]?.[way]);
+  const seen = (client) => lastSeen(clients, seconds, client);
+  return [
+    ["client", String],
+    ...(run.links
+      ? [
+          ["down (MiB/s)", rate(0)],
+          ["up (MiB/s)", rate(1)],
+        ]
+      : []),
+    ["level", (client) => short(now("level", client), 1)],
+    ["density", (client) => textOf(run.ladder[now("level", client)])],
+    ["updates", (client) => short(now("updates", client), 1)],
+    ["staleness", (client) => short(now("staleness", client), 1)],
+    ["received", (client) => bytes(now("bytes_down", client))],
+    ["sent", (client) => [bytes(now("bytes_up", client)), share(both(client) / most)]],
+    ["last seen", (client) => (seen(client) === null ? "never" : `${short(seen(client), 1)} s`)],
+  ];
+}
+
 function drawClientTable(table, run, runs) {
   const clients = runs.clients(run);
-  const seconds = runs.columns(run).seconds ?? [];
-  const now = (name, client) => clients[name]?.at(-1)?.[client];
   const order = clientsBySpeed(clients);
-  const most = Math.max(1, ...order.map((client) => (now("bytes_down", client) ?? 0) + (now("bytes_up", client) ?? 0)));
-  const rate = (client, way) => (run.links?.[client] ? short(run.links[client][way]) : "–");
-  const cells = (client) => {
-    const level = now("level", client);
-    const [down, up] = [now("bytes_down", client), now("bytes_up", client)];
-    const seen = lastSeen(clients, seconds, client);
-    return [
-      String(client),
-      rate(client, 0),
-      rate(client, 1),
-      isNumber(level) ? String(level) : "–",
-      String(run.ladder[level] ?? "–"),
-      short(now("updates", client), 1),
-      short(now("staleness", client), 1),
-      bytes(down),
-      [bytes(up), share(((down ?? 0) + (up ?? 0)) / most)],
-      seen === null ? "never" : `${short(seen, 1)} s`,
-    ];
-  };
-  const names = [
-    "client",
-    "down (MiB/s)",
-    "up (MiB/s)",
-    "level",
-    "density",
-    "updates",
-    "staleness",
-    "received",
-    "sent",
-    "last seen",
-  ];
-  const head = make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name))));
-  const body = order.map((client) => make("tr", {}, ...cells(client).map((cell) => make("td", {}, ...[cell].flat()))));
-  table.replaceChildren(head, make("tbody", {}, ...body));
+  const columns = clientColumns(run, clients, runs.columns(run).seconds ?? [], order);
+  const head = columns.map(([name]) => make("th", { scope: "col" }, name));
+  const row = (client) => columns.map(([, cell]) => make("td", {}, ...[cell(client)].flat()));
+  const body = order.map((client) => make("tr", {}, ...row(client)));
+  table.replaceChildren(make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
 }

@@ -97,7 +97,9 @@ function drawAcross(pen, frame, name, isBytes) {
   for (const value of values) {
     const x = Math.round(frame.x(value)) + 0.5;
     pen.path([x, floor, x, floor + 4], { stroke: soft });
-    pen.text(x, floor + 12, isBytes ? bytes(value) : short(value, step), { colour: soft, align: "center" });
+    const text = isBytes ? bytes(value) : short(value, step);
+    const inside = Math.min(x, frame.width - 3.4 * text.length); // about half its width before the edge
+    pen.text(inside, floor + 12, text, { colour: soft, align: "center" });
   }
   pen.text(inner.x + inner.width / 2, floor + 28, name, { colour: ink, align: "center" });
 }

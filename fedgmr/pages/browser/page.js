@@ -239,7 +239,11 @@ class Page {
 
 // All rows of some runs as CSV: exact values, as they were recorded.
 function csvOf(runs, entries) {
-  const names = [...new Set(entries.flatMap((run) => Object.keys(runs.columns(run))))];
+  const found = new Set(entries.flatMap((run) => Object.keys(runs.columns(run))));
+  const names = [
+    ...Object.keys(AXES).filter((name) => found.has(name)),
+    ...[...found].filter((name) => !(name in AXES)),
+  ];
   const quoted = (value) => (/[",\n\r]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
   // A spreadsheet takes a text that begins so for a formula; names come from files, which may be anybody's.
   const safe = (text) => quoted(/^[=+\-@\t]/.test(text) ? `'${text}` : text);

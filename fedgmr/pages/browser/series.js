@@ -1,6 +1,7 @@
 // From runs to lines: what is drawn against what, runs that differ by seed alone as mean and band, smoothing.
 
 const AXES = { seconds: "time (s)", bytes: "data of all clients (bytes)", tick: "ticks", wall: "time of the host (s)" };
+const MOST_WORDS = 3; // settings in the name of a line
 const ASIDE = new Set(["seed", "method", "name", "about", "output"]); // settings that a line's name does not repeat
 
 // Quantities that can be drawn, by column: the leading metric first, then loss, views and the rest.
@@ -12,8 +13,10 @@ function quantities(runs) {
     }
   }
   const leading = runs.entries[0]?.metric.key;
-  const rank = ([name]) => (name === leading ? 0 : name === "loss" ? 1 : name.startsWith("view ") ? 2 : 3);
-  return new Map([...found].sort((one, other) => rank(one) - rank(other)));
+  const rank = (name) => (name === leading ? 0 : name === "loss" ? 1 : name.startsWith("view ") ? 2 : 3);
+  const density = (name) => Number(name.match(/[\d.]+/)?.[0] ?? Infinity); // of a level's view, in its name
+  const order = (one, other) => rank(one) - rank(other) || density(one) - density(other) || one.localeCompare(other);
+  return new Map([...found].sort(([one], [other]) => order(one, other) || 0));
 }
 
 function readingOf(column, metric) {
@@ -32,24 +35,27 @@ function readingOf(column, metric) {
 // Runs by line: each alone, or those together that differ only by seed.
 function groupsOf(entries, bands) {
   const groups = new Map();
-  const telling = tellingSettings(entries);
   for (const run of entries) {
     const settings = Object.entries(run.settings).filter(([key]) => !ASIDE.has(key));
     const key = bands ? JSON.stringify([run.method, settings]) : String(run.id);
-    if (!groups.has(key))
-      groups.set(key, {
-        runs: [],
-        words: [run.method, ...telling.map((name) => `${name}=${textOf(run.settings[name])}`)],
-      });
+    if (!groups.has(key)) groups.set(key, { runs: [], place: groups.size });
     groups.get(key).runs.push(run);
   }
-  const list = [...groups.values()];
-  const oneMethod = new Set(entries.map(({ method }) => method)).size === 1;
-  list.forEach((group, place) => {
-    const words = oneMethod && group.words.length > 1 ? group.words.slice(1) : group.words;
-    Object.assign(group, { name: bands ? words.join(" ") : group.runs[0].name, place });
-  });
-  return list;
+  const methods = Map.groupBy(entries, ({ method }) => method);
+  for (const group of groups.values()) {
+    const [run] = group.runs;
+    group.name = bands ? nameOf(run, methods.get(run.method), methods.size > 1) : run.name;
+  }
+  return [...groups.values()];
+}
+
+// What a run and its seeds are called: the method, and the settings in which others of this method differ; where these
+// are too many to read, the run's own name.
+function nameOf(run, others, withMethod) {
+  const telling = tellingSettings(others);
+  if (telling.length > MOST_WORDS) return run.name;
+  const words = telling.map((key) => `${key}=${textOf(run.settings[key])}`);
+  return [...(withMethod || !words.length ? [run.method] : []), ...words].join(" ");
 }
 
 // Settings in which runs of the same method differ: what the method's title does not say already.
