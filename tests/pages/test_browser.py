@@ -7,7 +7,6 @@ import json
 import math
 import os
 import random
-import statistics
 import subprocess
 import sys
 import threading
@@ -171,7 +170,12 @@ def write_long_runs(directory: Path, runs: int, rows: int) -> None:
                 file.write(json.dumps(values) + "\n")
 
 
-# By name, what the reader does; each is done several times, with something else in between.
+def computed_seconds(browser: Browser) -> float:
+    metrics = browser.ask("Performance.getMetrics")["metrics"]
+    return float(next(entry["value"] for entry in metrics if entry["name"] == "TaskDuration"))
+
+
+# By name, what the reader does, seven times each.
 INTERACTIONS = {
     "zoom": "page.change({ zoom: [500 + 10 * time, 1500] })",
     "smooth": "page.change({ smoothing: 0.5 + time / 100 })",
@@ -190,14 +194,15 @@ def test_fifty_long_runs_are_quick(browser: Browser, tmp_path: Path) -> None:
         browser.open(f"{address}#bands=0")
         browser.wait_for("fedgmr.page.runs.data.size === 50 && fedgmr.page.waiting === undefined", 120)
         assert browser.ask("Runtime.getHeapUsage")["usedSize"] < 200e6
+        # The time that the page's thread computes, so that other work on this machine does not count.
+        browser.ask("Performance.enable", timeDomain="threadTicks")
         for name, act in INTERACTIONS.items():
-            measured = browser.evaluate(
-                "(async () => { const { page } = fedgmr, found = []; for (let time = 0; time < 7; time += 1) {"
-                f"await new Promise((done) => setTimeout(done, 50)); const start = performance.now(); {act};"
-                "if (page.waiting !== undefined) { cancelAnimationFrame(page.waiting); page.draw(); }"
-                "found.push(performance.now() - start) } return found })()"
+            before = computed_seconds(browser)
+            browser.evaluate(
+                f"(async () => {{ const {{ page }} = fedgmr; for (let time = 0; time < 7; time += 1) {{ {act};"
+                "await new Promise((done) => requestAnimationFrame(() => setTimeout(done))) } })()"
             )
-            assert statistics.median(measured) < 100, (name, measured)
+            assert (computed_seconds(browser) - before) / 7 < 0.1, name
         folder = os.environ.get("PICTURES")
         if folder:
             browser.picture(Path(folder) / "fifty.png")
