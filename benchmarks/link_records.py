@@ -12,7 +12,7 @@ from netns import Count
 
 from fedgmr.exchange import Shipment
 from fedgmr.experiments.time_model import counted_levels, make_network
-from fedgmr.fleets.network import Link
+from fedgmr.fleets.links import Link
 from fedgmr.recipe import Recipe
 from fedgmr.submodels.layout import Layout
 

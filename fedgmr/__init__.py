@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedgmr.experiments.result import load as load
     from fedgmr.experiments.run import resume as resume
     from fedgmr.experiments.run import simulate as simulate
-    from fedgmr.fleets.network import Link as Link
+    from fedgmr.fleets.links import Link as Link
     from fedgmr.fleets.presets import FleetSettings as FleetSettings
     from fedgmr.methods import Method as Method
     from fedgmr.methods import named_method as named_method
@@ -34,7 +34,7 @@ _HOMES = {
     "Diverged": "fedgmr.exchange",
     "FleetSettings": "fedgmr.fleets.presets",
     "Inspection": "fedgmr.experiments.inspection",
-    "Link": "fedgmr.fleets.network",
+    "Link": "fedgmr.fleets.links",
     "Method": "fedgmr.methods",
     "Metric": "fedgmr.tasks",
     "Result": "fedgmr.experiments.result",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.experiments.watching import Watchers, as_watchers
-from fedgmr.fleets.network import Link
+from fedgmr.fleets.links import Link
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
 from fedgmr.recipe import Recipe, TaskSettings

@@ -18,7 +18,8 @@ from fedgmr.experiments.rundir import create_run, locked, open_run, read_recipe,
 from fedgmr.experiments.seal import check_checkpoint, warn_of_threads
 from fedgmr.experiments.watching import Watchers
 from fedgmr.files import RECIPE, SUMMARY
-from fedgmr.fleets.network import Link, NetworkSettings
+from fedgmr.fleets.links import Link
+from fedgmr.fleets.network import NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method
 from fedgmr.recipe import CheckpointSettings, EvaluationSettings, Recipe

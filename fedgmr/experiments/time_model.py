@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fedgmr.exchange import ClientProfile, ClientTask, Shipment, Update
 from fedgmr.federation import federate
-from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings, steady_links
+from fedgmr.fleets.links import Link, steady_links
+from fedgmr.fleets.network import MIB, Network, NetworkSettings
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.fleets.sizes import IndexedSizes, LinearSizes, PaperSizes, Sizes, WireSizes
 from fedgmr.methods import Method

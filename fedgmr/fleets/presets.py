@@ -10,7 +10,7 @@ from typing import Literal
 
 from fedgmr.fleets.availability import Absence, Availability, DayNight, FileAvailability, make_presence
 from fedgmr.fleets.drive import COMMUTE_REST, Drive
-from fedgmr.fleets.network import TRACES, Link
+from fedgmr.fleets.links import TRACES, Link
 from fedgmr.fleets.presence import Presence
 from fedgmr.fleets.simulated import OnLeaving
 from fedgmr.fleets.spread import spread_links

@@ -7,7 +7,7 @@ paper's High fleet, so periods and sub-models are of the paper's order. Read nex
 import math
 from statistics import NormalDist
 
-from fedgmr.fleets.network import Link
+from fedgmr.fleets.links import Link
 
 MEDIAN = (3.0, 0.75)  # MiB/s down and up, four to one as in the paper's classes
 SPREAD = 20.0  # rate of the fastest class by that of the slowest

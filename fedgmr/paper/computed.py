@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from fedgmr.experiments.assembly import resolve_times
 from fedgmr.experiments.time_model import make_sizes, run_untrained
-from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings
+from fedgmr.fleets.links import Link
+from fedgmr.fleets.network import MIB, Network, NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.methods.fedgmr import FEDGMR

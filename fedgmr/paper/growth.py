@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedgmr.fleets.network import Link
+from fedgmr.fleets.links import Link
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.paper.grid import Setting, recipe_for
 from fedgmr.paper.studies import CellRuns, Study, StudyRuns

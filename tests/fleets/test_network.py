@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from fedgmr.exchange import Shipment
 from fedgmr.fleets.curves import Curve
-from fedgmr.fleets.network import MIB, Link, Network, NetworkSettings, Trip, steady_links
+from fedgmr.fleets.links import Link, steady_links
+from fedgmr.fleets.network import MIB, Network, NetworkSettings, Trip
 from fedgmr.fleets.presence import Gaps, Presence
 from fedgmr.fleets.sizes import IndexedSizes, LinearSizes, PaperSizes, WireSizes
 from fedgmr.seeding import generator

@@ -7,7 +7,7 @@ import pytest
 
 from fedgmr.fleets.availability import Absence, DayNight
 from fedgmr.fleets.drive import Drive
-from fedgmr.fleets.network import Link
+from fedgmr.fleets.links import Link
 from fedgmr.fleets.presets import CLASSES, CONV2_PARAMETERS, FleetSettings
 from fedgmr.fleets.spread import spread_links
 from fedgmr.recipe import recipe_from

@@ -12,7 +12,8 @@ from torch import nn
 from fedgmr.exchange import ClientProfile, ClientTask, Update
 from fedgmr.federation import federate
 from fedgmr.fleets.availability import Absence, make_presence
-from fedgmr.fleets.network import Link, Network, NetworkSettings, Trip
+from fedgmr.fleets.links import Link
+from fedgmr.fleets.network import Network, NetworkSettings, Trip
 from fedgmr.fleets.simulated import OnLeaving, SimulatedFleet
 from fedgmr.fleets.sizes import WireSizes
 from fedgmr.server import Server, ServerRules

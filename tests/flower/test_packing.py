@@ -10,7 +10,8 @@ pytest.importorskip("flwr")
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask
-from fedgmr.fleets.network import Link, Network, NetworkSettings
+from fedgmr.fleets.links import Link
+from fedgmr.fleets.network import Network, NetworkSettings
 from fedgmr.fleets.sizes import WireSizes
 from fedgmr.flower.client.node_state import HeldMap
 from fedgmr.flower.messages import Order
