@@ -72,6 +72,7 @@ class Page {
       if (location.hash === fragmentOf(this.view)) return;
       this.view = viewOf(location.hash);
       this.tools();
+      find("filter").value = this.view.filter;
       this.draw();
     });
     new ResizeObserver(() => this.soon()).observe(find("charts"));
