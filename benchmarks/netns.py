@@ -1,8 +1,9 @@
 """Nodes of this machine as if they were machines, each with a link that the kernel counts and a share of processors.
 
 Needs root, and the commands `ip` and `tc` of iproute2. A namespace holds one node; its cable (a veth pair) ends on this
-side, where the SuperLink is. `tc tbf` on either end limits what that end sends. A control group gives each node a fixed
-share of the processors, so that a task takes the same time whichever other nodes are at work.
+side, where the SuperLink is. `tc tbf` on either end limits what that end sends, or `tc htb` where the rate changes. A
+control group gives each node a fixed share of the processors, so that a task takes the same time whichever other nodes
+are at work.
 """
 
 import subprocess
@@ -83,6 +84,26 @@ class Cables:
             bits = round(8 * rate * MIB * _FRAME / _CARRIED)
             # A burst of ten milliseconds, and a queue that never drops: a lost packet would be counted twice.
             _call(*end, "root", "tbf", "rate", f"{bits}bit", "burst", str(max(20_000, bits // 800)), "latency", "10s")
+
+    def vary(self, node: int, *, down: float, up: float, first: bool = False) -> None:
+        """Set the rates of a link, MiB/s of TCP payload, that change on the way; `first`: they replace a limit.
+
+        `tbf` would fill its bucket at every change, `htb` goes on with what is in it. A shaper cannot carry nothing, so
+        a silent link carries a frame per second.
+        """
+        space, here, there = self._names(node)
+        for rate, device, tc in ((down, here, ["tc"]), (up, there, ["tc", "-n", space])):
+            if first:
+                # Packets of one frame: a larger one would empty the bucket for many seconds of a slow link.
+                _call(*(["ip", *tc[1:]]), "link", "set", "dev", device, "gso_max_segs", "1")
+                _call(*tc, "qdisc", "replace", "dev", device, "root", "handle", "1:", "htb", "default", "1")
+            bits = max(8 * _FRAME, round(8 * rate * MIB * _FRAME / _CARRIED))
+            burst = str(max(2 * _FRAME, bits // 800))
+            limits = ("rate", f"{bits}bit", "burst", burst, "cburst", burst, "quantum", str(_FRAME))
+            what = "add" if first else "change"
+            _call(*tc, "class", what, "dev", device, "parent", "1:", "classid", "1:1", "htb", *limits)
+            if first:
+                _call(*tc, "qdisc", "replace", "dev", device, "parent", "1:1", "pfifo", "limit", "100000")
 
     def count(self, node: int) -> Count:
         """Bytes and packets that have crossed the link so far."""
