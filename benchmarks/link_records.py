@@ -25,6 +25,7 @@ class Task:
 
     client: int
     level: int
+    sent: float  # seconds of the run
     down: int
     up: int
     took: float
@@ -59,6 +60,7 @@ def read_tasks(directory: Path) -> tuple[list[Task], set[int]]:
                     Task(
                         client=event["client"],
                         level=order["level"],
+                        sent=order["seconds"],
                         down=order["bytes"],
                         up=event["bytes"],
                         took=event["took"],
@@ -76,13 +78,13 @@ class Prediction:
         self.network = make_network(replace(recipe, network=settings), layout, links, ims=False)
         self.levels = counted_levels(layout, recipe.method.levels_in_ladder)
 
-    def task(self, client: int, level: int, *, level_map: bool) -> tuple[float, int, int]:
-        """(seconds, bytes down, bytes up); `level_map`: whether the map has to be sent too."""
+    def task(self, client: int, level: int, *, level_map: bool, sent: float = 0.0) -> tuple[float, int, int]:
+        """(seconds, bytes down, bytes up) of a task; `level_map`: whether the map has to be sent too."""
         self.network.known_maps = {} if level_map else {client: (0, level)}
         self.network.uplink_free = 0.0
         shipment = Shipment(client=client, level=level, levels=self.levels, map_version=0, first_batch=0)
-        (trip,) = self.network.send([shipment], 0.0)
-        return trip.arrival, trip.down, trip.up
+        (trip,) = self.network.send([shipment], sent)
+        return trip.arrival - sent, trip.down, trip.up
 
 
 def byte_rows(name: str, outcome: Outcome, idle: Sequence[tuple[float, float]]) -> list[dict[str, object]]:
@@ -114,9 +116,10 @@ def time_rows(name: str, outcome: Outcome, predicted: Prediction, links: Sequenc
     """Each task beside the simulated time for its own bytes; medians by client and level."""
     groups: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for task in outcome.tasks:
-        known = predicted.task(task.client, task.level, level_map=False)
-        sent = predicted.task(task.client, task.level, level_map=True)
-        seconds, down, up = min(known, sent, key=lambda case: abs(case[1] - task.down))
+        cases = [
+            predicted.task(task.client, task.level, level_map=level_map, sent=task.sent) for level_map in (False, True)
+        ]
+        seconds, down, up = min(cases, key=lambda case: abs(case[1] - task.down))
         if abs(down - task.down) > 0.001 * down or abs(up - task.up) > 0.001 * up:
             raise ValueError(f"simulated {down} / {up} bytes, but {task.down} / {task.up} in the journal: {task}")
         groups[task.client, task.level].append((seconds, task.took))
@@ -128,7 +131,7 @@ def time_rows(name: str, outcome: Outcome, predicted: Prediction, links: Sequenc
             {
                 "run": name,
                 "client": client,
-                "link MiB/s": f"{link.down:g} / {link.up:g}",
+                "link MiB/s": f"{link.down:.3g} / {link.up:.3g}",
                 "density": f"{predicted.levels.ladder[level]:g}",
                 "MB each way": f"{predicted.task(client, level, level_map=False)[2] / 1e6:.2f}",
                 "tasks": len(pairs),

@@ -14,7 +14,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ from fedgmr.deploy.site import Site
 from fedgmr.recipe import Recipe, recipe_from
 
 BYTES_LIMIT, TIME_LIMIT = 0.03, 0.20
-_IDLE = 40.0  # seconds over which the baseline is measured
-_NODES_PART = 0.7  # of the processors; the rest is the server's
+IDLE = 40.0  # seconds over which the baseline is measured
+NODES_PART = 0.7  # of the processors; the rest is the server's
 
 
 def recipe_of(method: str, *, clients: int, seconds: float, period: float, seed: int = 0) -> Recipe:
@@ -60,8 +61,15 @@ class Bench:
     def __init__(self, cables: Cables, shares: Shares, folder: Path) -> None:
         self.cables, self.shares, self.folder = cables, shares, folder
 
-    def run(self, name: str, recipe: Recipe, *, idle: float = 0.0) -> Outcome:
-        """Run a recipe on nodes in the namespaces."""
+    def run(
+        self,
+        name: str,
+        recipe: Recipe,
+        *,
+        idle: float = 0.0,
+        during: Callable[[Path], AbstractContextManager[object]] = nullcontext,
+    ) -> Outcome:
+        """Run a recipe on nodes in the namespaces, within what `during` gives for the run's directory."""
         directory = self.folder / name
         before, began = [self.cables.count(node) for node in range(self.cables.nodes)], time.monotonic()
         site = Site.create(directory / "flower", clients=self.cables.nodes, tls=False, host="0.0.0.0")
@@ -72,7 +80,8 @@ class Bench:
             fleet.start(self._node)
             if idle:
                 rates = self._idle(site, idle)
-            fleet.run_to_its_end(lambda run: None)
+            with during(directory):
+                fleet.run_to_its_end(lambda run: None)
         counted = [self.cables.count(node).since(old) for node, old in enumerate(before)]
         tasks, in_flight = read_tasks(directory)
         return Outcome(
@@ -110,25 +119,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, help="where run directories stay (default: nowhere)")
     parser.add_argument("--csv", type=Path, help="a folder for the tables")
     given = parser.parse_args(arguments)
-    folder = str(Path(__file__).parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH", "")]))
-    shares = Shares(given.clients, cores=_NODES_PART * (os.cpu_count() or 1) / given.clients)
+    share_task()
+    shares = Shares(given.clients, cores=NODES_PART * (os.cpu_count() or 1) / given.clients)
     print(f"{header()}\n{given.clients} nodes with {shares.cores:.2f} of a core each")
     with tempfile.TemporaryDirectory() as scratch, Cables(given.clients) as cables, shares:
         return _measure(given, Bench(cables, shares, given.keep or Path(scratch)))
 
 
+def share_task() -> None:
+    """Let the nodes of a run find the benchmark's task, and trust it."""
+    folder = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH", "")]))
+    os.environ["FEDGMR_TRUST"] = "digits"
+
+
 def _measure(given: argparse.Namespace, bench: Bench) -> int:
     clients = given.clients
     # Links without a limit: the cost of a task in Flower, training included, and the bytes of idle nodes.
-    free = bench.run("free", recipe_of("fedgmr", clients=clients, seconds=149.0, period=30.0), idle=_IDLE)
-    overhead = statistics.median(task.took for task in free.tasks)
-    spread = statistics.quantiles((task.took for task in free.tasks), n=10)
-    print(
-        f"\nA task on links without a limit: median {overhead:.1f} s, 10 to 90 % {spread[0]:.1f} to {spread[-1]:.1f} s"
-    )
-    print(f"Idle: {[(round(d), round(u)) for d, u in free.idle]} bytes per second down, up")
-
+    free = bench.run("free", recipe_of("fedgmr", clients=clients, seconds=149.0, period=30.0), idle=IDLE)
+    overhead = tell_overhead(free)
     base = recipe_of("fedgmr", clients=clients, seconds=1.0, period=20.0)
     links = base.fleet.resolved_links()
     for node, link in enumerate(links):
@@ -142,7 +151,7 @@ def _measure(given: argparse.Namespace, bench: Bench) -> int:
     calm = float(round(1.5 * slowest))
     check = bench.run("bytes", recipe_of("fedgmr", clients=clients, seconds=8 * calm - 1, period=calm))
     bytes_ = byte_rows("fedgmr, 8 ticks", check, free.idle)
-    _tell(given, "Bytes", bytes_)
+    tell(given.csv, "Bytes", bytes_)
     verdicts = {f"bytes within {BYTES_LIMIT:.0%}": len(bytes_) == 2 * clients and within(bytes_, BYTES_LIMIT)}
     times = time_rows("fedgmr, 8 ticks", check, predicted, links)
     if not given.only_bytes:
@@ -153,10 +162,21 @@ def _measure(given: argparse.Namespace, bench: Bench) -> int:
         times += time_rows("fedavg", runs["fedavg"], full, links)
         ours, theirs = (reached(runs[method], given.target) for method in ("fedgmr", "fedavg"))
         verdicts["FedGMR first at the target"] = ours is not None and (theirs is None or ours < theirs)
-    _tell(given, "Time per task", times)
+    tell(given.csv, "Time per task", times)
     verdicts[f"time within {TIME_LIMIT:.0%}"] = within(times, TIME_LIMIT)
     print("\n" + "\n".join(f"{claim}: {'yes' if held else 'NO'}" for claim, held in verdicts.items()))
     return 0 if all(verdicts.values()) else 1
+
+
+def tell_overhead(free: Outcome) -> float:
+    """Print what a task costs on links without a limit; its median."""
+    overhead = statistics.median(task.took for task in free.tasks)
+    spread = statistics.quantiles((task.took for task in free.tasks), n=10)
+    print(
+        f"\nA task on links without a limit: median {overhead:.1f} s, 10 to 90 % {spread[0]:.1f} to {spread[-1]:.1f} s"
+    )
+    print(f"Idle: {[(round(d), round(u)) for d, u in free.idle]} bytes per second down, up")
+    return overhead
 
 
 def _race(given: argparse.Namespace, bench: Bench, period: float) -> dict[str, Outcome]:
@@ -164,15 +184,16 @@ def _race(given: argparse.Namespace, bench: Bench, period: float) -> dict[str, O
         method: bench.run(method, recipe_of(method, clients=given.clients, seconds=given.seconds, period=period))
         for method in ("fedgmr", "fedavg")
     }
-    _tell(given, f"Race, period {period:g} s", race_rows(runs, given.target))
+    tell(given.csv, f"Race, period {period:g} s", race_rows(runs, given.target))
     return runs
 
 
-def _tell(given: argparse.Namespace, title: str, rows: list[dict[str, object]]) -> None:
+def tell(folder: Path | None, title: str, rows: list[dict[str, object]]) -> None:
+    """Print a table, and write it to a file of a folder."""
     print(f"\n{title}\n\n{markdown(rows) if rows else 'nothing'}")
-    if given.csv and rows:
+    if folder and rows:
         name = title.partition(",")[0].lower().replace(" ", "-")
-        write_csv(given.csv / f"links-{name}.csv", rows)
+        write_csv(folder / f"links-{name}.csv", rows)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ _FRAME, _CARRIED = 1514, 1448  # bytes of a full Ethernet frame, and of these TC
 _HEADERS = _FRAME - _CARRIED  # Ethernet 14, IPv4 20, TCP with timestamps 32
 _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")  # the folders of control groups, old and new
 _CPU_PERIOD = 100_000  # microseconds
+_FIRST = 50  # times the weight of any other program: a node's share is its own, whatever else the machine does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +142,11 @@ class Shares:
                 if self._own == _V1:
                     (group / "cpu.cfs_period_us").write_text(str(_CPU_PERIOD))
                     (group / "cpu.cfs_quota_us").write_text(str(quota))
+                    (group / "cpu.shares").write_text(str(_FIRST * 1024))
                 else:
                     (self._own / "cgroup.subtree_control").write_text("+cpu")
                     (group / "cpu.max").write_text(f"{quota} {_CPU_PERIOD}")
+                    (group / "cpu.weight").write_text(str(_FIRST * 100))
             except OSError as error:
                 raise OSError(f"{group}: {error.strerror}; this needs root and the cpu controller.") from error
         return self

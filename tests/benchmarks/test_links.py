@@ -67,15 +67,15 @@ def test_tasks_of_a_journal(tmp_path: Path) -> None:
 
     lines(
         tmp_path / "updates.jsonl",
-        event("dispatched", "0:0:0", level=4, bytes=900),
-        event("dispatched", "1:0:1", level=0, bytes=100),
+        event("dispatched", "0:0:0", level=4, bytes=900, seconds=0.5),
+        event("dispatched", "1:0:1", level=0, bytes=100, seconds=0.5),
         event("accepted", "0:0:0", bytes=800, took=9.5, client_seconds={"load": 1.0, "train": 0.5}),
         {"event": "tick", "tick": 1, "seconds": 10.0},
         event("lost", "1:0:1", reason="restarted"),
-        event("dispatched", "1:1:2", level=1, bytes=100),
+        event("dispatched", "1:1:2", level=1, bytes=100, seconds=10.0),
     )
     tasks, in_flight = read_tasks(tmp_path)
-    assert tasks == [link_records.Task(client=0, level=4, down=900, up=800, took=9.5, training=0.5)]
+    assert tasks == [link_records.Task(client=0, level=4, sent=0.5, down=900, up=800, took=9.5, training=0.5)]
     assert in_flight == {1}
 
 
@@ -96,12 +96,15 @@ def test_every_task_is_held_to_its_own_bytes(predicted: Prediction) -> None:
     seconds, down, up = predicted.task(3, 0, level_map=False)
     longer, more, _ = predicted.task(3, 0, level_map=True)
     cases = ((more, 1.1 * longer), (down, 0.5 * seconds), (down, 3.0 * seconds))
-    tasks = [link_records.Task(client=3, level=0, down=size, up=up, took=took, training=0.1) for size, took in cases]
+    tasks = [
+        link_records.Task(client=3, level=0, sent=0.0, down=size, up=up, took=took, training=0.1)
+        for size, took in cases
+    ]
     fleet = links.recipe_of("fedgmr", clients=4, seconds=60.0, period=20.0).fleet.resolved_links()
     (row,) = time_rows("x", outcome(tasks=tasks), predicted, fleet)
     assert (row["tasks"], row["difference %"]) == (3, "+10.0")
     assert row["measured s"] == f"{1.1 * longer:.1f}"
-    strange = link_records.Task(client=3, level=0, down=down + 5000, up=up, took=1.0, training=0.1)
+    strange = link_records.Task(client=3, level=0, sent=0.0, down=down + 5000, up=up, took=1.0, training=0.1)
     with pytest.raises(ValueError, match="in the journal"):
         time_rows("x", outcome(tasks=[strange]), predicted, fleet)
 
