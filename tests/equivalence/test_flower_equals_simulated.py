@@ -5,6 +5,8 @@ messages and the client's app, on a grid that delivers at those moments of virtu
 """
 
 from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from flower.virtual import VirtualClock
 
 from equivalence.runs import BRISK, LINKS, SCALE, Moment, drive
 from fedgmr.experiments.assembly import assemble, make_task, resolve
+from fedgmr.fleets.drive import Drive
 from fedgmr.flower.server.server_app import assemble_deployed
 from fedgmr.recipe import Recipe, recipe_from
 
@@ -119,6 +122,19 @@ def test_same_weights(case: str, validation: str, tmp_path: Path) -> None:
     if method == "fedgmr" and rules is BRISK:
         assert moments[-1].levels > moments[0].levels, "clients were restored on the way"
         assert len(set(moments[-1].staleness)) > 1
+
+
+def test_levels_are_taken_back_alike(tmp_path: Path) -> None:
+    """Both fleets tell how long a task took; on links that vary, clients go up and down by it."""
+    rules = {**BRISK, "restoration": {"patience": 1, "retreat": {"periods": 1.5, "tasks": 1, "back": 1.0}}}
+    links = [replace(link, trace=Drive(seconds=200)) for link in LINKS]
+    plan = recipe("fedgmr", rules, fleet={"name": "custom", "links": links, "scale": SCALE})
+    expected, arrivals = simulated(plan)
+    moments = deployed(plan, arrivals, tmp_path)
+    assert [moment.learned() for moment in moments] == [moment.learned() for moment in expected]
+    levels = [moment.levels for moment in moments]
+    steps = {b - a for one, other in pairwise(levels) for a, b in zip(one, other, strict=True)}
+    assert {-1, 1} <= steps
 
 
 @pytest.mark.parametrize("method", ["fedgmr", "fedavg"])
