@@ -71,10 +71,24 @@ def read_tasks(directory: Path) -> tuple[list[Task], set[int]]:
 
 
 class Prediction:
-    """The simulated time of a task on these links, with Flower's cost per task as its compute time."""
+    """The simulated time of a task on these links, with Flower's cost per task as its compute time.
 
-    def __init__(self, recipe: Recipe, layout: Layout, links: Sequence[Link], overhead: float) -> None:
-        settings = replace(recipe.network, noise=0.0, server_rate=_UNSHARED, compute_seconds=overhead)
+    So much of the cost as `before` and `after` say comes before the download and after the upload.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        layout: Layout,
+        links: Sequence[Link],
+        overhead: float,
+        *,
+        before: float = 0.0,
+        after: float = 0.0,
+    ) -> None:
+        self.before, self.after = before, after
+        between = max(0.0, overhead - before - after)
+        settings = replace(recipe.network, noise=0.0, server_rate=_UNSHARED, compute_seconds=between)
         self.network = make_network(replace(recipe, network=settings), layout, links, ims=False)
         self.levels = counted_levels(layout, recipe.method.levels_in_ladder)
 
@@ -83,8 +97,8 @@ class Prediction:
         self.network.known_maps = {} if level_map else {client: (0, level)}
         self.network.uplink_free = 0.0
         shipment = Shipment(client=client, level=level, levels=self.levels, map_version=0, first_batch=0)
-        (trip,) = self.network.send([shipment], sent)
-        return trip.arrival - sent, trip.down, trip.up
+        (trip,) = self.network.send([shipment], sent + self.before)
+        return trip.arrival + self.after - sent, trip.down, trip.up
 
 
 def byte_rows(name: str, outcome: Outcome, idle: Sequence[tuple[float, float]]) -> list[dict[str, object]]:

@@ -3,13 +3,15 @@
 The claims are those of `links.py`: bytes as the kernel counts them, within 3 %, and the time of a task as the simulated
 fleet predicts it for the same trace, from the moment at which the task was sent, within 20 %. The trace begins with the
 run, for every node with another part of it, at the rates that it has: those of a drive made by `fedgmr trace make` are
-5.2 Mbit/s down and 0.8 up. A silent second carries one frame, because a shaper cannot be shut. This needs what
-`links.py` needs.
+5.2 Mbit/s down and 0.8 up. A silent second carries one frame, because a shaper cannot be shut. When a transfer begins
+matters here, so what Flower's cost per task is made of is measured too: the time before the download and that after the
+upload. This needs what `links.py` needs.
 """
 
 import argparse
 import json
 import os
+import statistics
 import sys
 import tempfile
 import threading
@@ -17,19 +19,19 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from digits import digits
 from environment import header
-from link_records import Prediction, byte_rows, time_rows, within
+from link_records import Prediction, Task, byte_rows, time_rows, within
 from links import BYTES_LIMIT, IDLE, NODES_PART, TIME_LIMIT, Bench, share_task, tell, tell_overhead
-from netns import Cables, Shares
+from netns import Cables, Count, Shares
 
 from fedgmr.fleets.curves import Curve
 from fedgmr.fleets.network import steady_links
 from fedgmr.recipe import Recipe, recipe_from
 
-DENSITIES = (0.1, 0.05, 0.05)  # one node each
+DENSITIES = (0.05, 0.05, 0.05)  # one node each
 _PART = 300.0  # seconds of the trace by which a node is ahead of the one before
 _SLACK = 0.8  # a simulated task takes at most this share of the period
 
@@ -53,16 +55,17 @@ def recipe_of(trace: Path, *, seconds: float, period: float) -> Recipe:
     return recipe_from(data)
 
 
-class Replay:
-    """Gives the shapers the rates of every second, from the start of a run's clock to the end of the block."""
+class Clocked:
+    """Something done again and again beside a run, from the start of its clock to the end of the block."""
 
-    def __init__(self, cables: Cables, curves: Sequence[tuple[Curve, Curve]], directory: Path) -> None:
-        self.cables, self.curves, self.journal = cables, curves, directory / "updates.jsonl"
+    every = 1.0  # seconds
+
+    def __init__(self, cables: Cables, directory: Path) -> None:
+        self.cables, self.journal = cables, directory / "updates.jsonl"
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._replay)
+        self._thread = threading.Thread(target=self._repeat)
 
-    def __enter__(self) -> "Replay":
-        self._change(0, first=True)
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -70,14 +73,19 @@ class Replay:
         self._over.set()
         self._thread.join()
 
-    def _replay(self) -> None:
+    def do(self, now: float) -> None:
+        """Do it, at so many seconds of the run."""
+        raise NotImplementedError
+
+    def _repeat(self) -> None:
         while (start := self._start()) is None:
             if self._over.wait(0.02):
                 return
-        second = 0
-        while not self._over.wait(max(0.0, start + second + 1 - time.monotonic())):
-            second = int(time.monotonic() - start)
-            self._change(second)
+        now = time.monotonic() - start
+        while not self._over.is_set():
+            self.do(now)
+            self._over.wait(max(0.0, (now // self.every + 1) * self.every - (time.monotonic() - start)))
+            now = time.monotonic() - start
 
     def _start(self) -> float | None:
         """The moment, by this machine's clock, at which the run's was zero; None before its first task is sent."""
@@ -85,10 +93,48 @@ class Replay:
         sent = next((event for event in map(json.loads, lines) if event["event"] == "dispatched"), None)
         return None if sent is None else time.monotonic() - sent["seconds"]
 
+
+class Replay(Clocked):
+    """Gives the shapers the rates of every second."""
+
+    def __init__(self, cables: Cables, curves: Sequence[tuple[Curve, Curve]], directory: Path) -> None:
+        super().__init__(cables, directory)
+        self.curves = curves
+        self._change(0, first=True)
+
+    def do(self, now: float) -> None:
+        """The rates of this second."""
+        self._change(int(now))
+
     def _change(self, second: int, *, first: bool = False) -> None:
         for node, pair in enumerate(self.curves):
             down, up = (curve.carried(second, second + 1) for curve in pair)
             self.cables.vary(node, down=down, up=up, first=first)
+
+
+class Counters(Clocked):
+    """Notes what the kernel has counted on every link."""
+
+    every = 0.1
+
+    def __init__(self, cables: Cables, directory: Path) -> None:
+        super().__init__(cables, directory)
+        self.seen: list[tuple[float, list[Count]]] = []  # seconds of the run, and the counts by node
+
+    def do(self, now: float) -> None:
+        """The counts of this moment."""
+        self.seen.append((now, [self.cables.count(node) for node in range(self.cables.nodes)]))
+
+    def crossed(self, task: Task) -> tuple[float, float]:
+        """Seconds from the dispatch of a task to its download, and from its upload to its arrival.
+
+        On links without a limit either crosses in a moment: that at which half of its bytes are over.
+        """
+        seen = [(now, counts[task.client]) for now, counts in self.seen if now >= task.sent]
+        base = seen[0][1]
+        down = next(now for now, count in seen if count.since(base).payload_down >= task.down / 2)
+        up = next(now for now, count in seen if count.since(base).payload_up >= task.up / 2)
+        return down - task.sent, task.sent + task.took - up
 
 
 def calm_period(predicted: Prediction, levels: Sequence[int], ticks: int) -> float:
@@ -121,10 +167,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(given: argparse.Namespace, bench: Bench) -> int:
-    free = bench.run("free", recipe_of(given.trace, seconds=119.0, period=30.0), idle=IDLE)
+    noted: list[Counters] = []
+
+    def count(directory: Path) -> Counters:
+        noted.append(Counters(bench.cables, directory))
+        return noted[0]
+
+    free = bench.run("free", recipe_of(given.trace, seconds=119.0, period=30.0), idle=IDLE, during=count)
+    overhead = tell_overhead(free)
+    before, after = (statistics.median(part) for part in zip(*map(noted[0].crossed, free.tasks), strict=True))
+    print(f"Of it {before:.1f} s before the download and {after:.1f} s after the upload")
     base = recipe_of(given.trace, seconds=1.0, period=30.0)
     links = base.fleet.resolved_links()
-    predicted = Prediction(base, digits(base.seed).layout(), links, tell_overhead(free))
+    predicted = Prediction(base, digits(base.seed).layout(), links, overhead, before=before, after=after)
     levels = [base.method.level_of(density) for density in DENSITIES]
     period = calm_period(predicted, levels, given.ticks)
     print(f"A task every {period:g} s")

@@ -6,8 +6,8 @@ import netns
 import pytest
 import replay
 from digits import digits
-from link_records import Prediction
-from netns import Cables
+from link_records import Prediction, Task
+from netns import Cables, Count
 
 from fedgmr.fleets.curves import Curve
 
@@ -15,26 +15,43 @@ MIB = 2**20
 TRACE = "seconds,down MiB/s,up MiB/s\n0,1,0.25\n10,0,0\n20,1,0.25\n"  # and again from second 30 on
 
 
-@pytest.fixture
-def predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prediction:
-    monkeypatch.setattr(replay, "_PART", 0.0)
-    (tmp_path / "trace.csv").write_text(TRACE)
-    recipe = replay.recipe_of(tmp_path / "trace.csv", seconds=60.0, period=20.0)
-    return Prediction(recipe, digits().layout(), recipe.fleet.resolved_links(), overhead=7.0)
+def predict(folder: Path, **parts: float) -> Prediction:
+    (folder / "trace.csv").write_text(TRACE)
+    recipe = replay.recipe_of(folder / "trace.csv", seconds=60.0, period=20.0)
+    return Prediction(recipe, digits().layout(), recipe.fleet.resolved_links(), overhead=7.0, **parts)
 
 
 @pytest.mark.parametrize(("sent", "silent"), [(0.0, 10.0), (12.0, 8.0), (20.0, 0.0), (60_000_000.0, 10.0)])
-def test_a_task_is_predicted_from_the_moment_at_which_it_was_sent(
-    predicted: Prediction, sent: float, silent: float
-) -> None:
+def test_a_task_is_predicted_from_the_moment_at_which_it_was_sent(tmp_path: Path, sent: float, silent: float) -> None:
     """A twentieth of Conv-2 takes 1.27 s down and 5.07 s up, and 7 s in between.
 
     Sent at 0 s its upload begins at 8.27 s and waits for the whole silence; sent at 12 s its download waits for the
     rest of it; sent at 20 s it ends at 33.3 s, in the next round of the trace.
     """
     mib = 4 * (6_601_504 * 0.05 + 2_206) / MIB
-    seconds, _, _ = predicted.task(2, 0, level_map=False, sent=sent)
+    seconds, _, _ = predict(tmp_path).task(0, 0, level_map=False, sent=sent)
     assert seconds == pytest.approx(mib + 7.0 + 4 * mib + silent, abs=0.01)
+
+
+def test_the_cost_of_a_task_lies_where_it_was_measured(tmp_path: Path) -> None:
+    """Of the 7 s, 2 come before the download and 3 after the upload: sent at 12 s, it waits for 6 s more at 14 s."""
+    mib = 4 * (6_601_504 * 0.05 + 2_206) / MIB
+    seconds, _, _ = predict(tmp_path, before=2.0, after=3.0).task(0, 0, level_map=False, sent=12.0)
+    assert seconds == pytest.approx(2 + 6 + mib + 2 + 4 * mib + 3, abs=0.01)
+
+
+def test_the_moments_at_which_a_task_crosses_its_link() -> None:
+    """It is sent at 10 s and takes 9 s; half of its download is over at 12.5 s, half of its upload at 17 s."""
+
+    def counts(down: int, up: int) -> list[Count]:
+        other = Count(down=9_000, down_packets=0, up=9_000, up_packets=0)
+        return [other, Count(down=500 + down, down_packets=0, up=500 + up, up_packets=0)]
+
+    counters = replay.Counters(Cables(2), Path())
+    cases = ((9.5, 900, 0), (10.0, 1000, 20), (12.4, 1499, 20), (12.5, 1500, 20), (17.0, 2000, 420), (18.0, 2000, 820))
+    counters.seen = [(now, counts(down, up)) for now, down, up in cases]
+    task = Task(client=1, level=0, sent=10.0, down=1000, up=800, took=9.0, training=1.0)
+    assert counters.crossed(task) == (2.5, 2.0)
 
 
 class Steady:
