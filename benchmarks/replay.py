@@ -28,7 +28,7 @@ from links import BYTES_LIMIT, IDLE, NODES_PART, TIME_LIMIT, Bench, share_task, 
 from netns import Cables, Count, Shares
 
 from fedgmr.fleets.curves import Curve
-from fedgmr.fleets.network import steady_links
+from fedgmr.fleets.links import steady_links
 from fedgmr.recipe import Recipe, recipe_from
 
 DENSITIES = (0.05, 0.05, 0.05)  # one node each
