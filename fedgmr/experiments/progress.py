@@ -74,9 +74,9 @@ class RunInProgress:
                 )
             self._complete()
             stopped, self.watching.ended = self.watching.stopped, True
-            if server.tick == 0 and stopped is None:
+            if fleet.clock == "virtual" and stopped is None and not any(server.updates):
                 warnings.warn(
-                    f"Nothing was learned: no merge happened in {recipe.seconds:g} seconds. Give more seconds, faster "
+                    f"Nothing was learned: no update was merged in {recipe.seconds:g} seconds. Give more seconds, faster "
                     "links, or clients that are there.",
                     stacklevel=2,
                 )

@@ -30,6 +30,7 @@ from fedgmr.tasks.owners import training_samples
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.trial import check_metrics
 
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 Drawn = NDArray[np.float32]  # the numbers that an augmentation drew: [samples, as many as it needs]
 
 
@@ -146,6 +147,9 @@ def named_task(name: str, options: Mapping[str, Any], seed: int) -> Task:
             known = [k for k in accepted if k != "seed"]
             raise SettingError(f"task.options.{key} is not a known key: {suggestion(key, known, 'task.options.')}")
     given = {**options, "seed": seed} if "seed" in accepted or open_ended else dict(options)
+    for key, parameter in accepted.items():
+        if parameter.default is parameter.empty and parameter.kind in _NAMED and key not in given:
+            raise SettingError(f"task.options.{key} is missing: {name} needs it.")
     task = factory(**given)
     if not isinstance(task, Task):
         raise SettingError(f"task.name is {name!r}, which returned {type(task).__name__}: return a fedgmr Task.")
