@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 
 from fedgmr import wire
 from fedgmr.experiments.assembly import make_task
@@ -20,9 +20,10 @@ from fedgmr.flower.answers import Hello
 from fedgmr.flower.client import client_app, client_node
 from fedgmr.flower.client.client_app import app
 from fedgmr.flower.client.client_node import ClientNode
-from fedgmr.flower.messages import Piece
+from fedgmr.flower.messages import HELLO, Piece, make_content
 from fedgmr.recipe import Recipe, recipe_from
 from fedgmr.settings.refusals import SettingError
+from fedgmr.settings.schema import plain
 from fedgmr.submodels.levels import LevelMap
 from flower.grid import partitions
 from flower.runs import Deployed
@@ -107,6 +108,24 @@ def test_a_process_makes_data_and_training_once(tmp_path: Path, monkeypatch: pyt
     anew = Deployed(partitions(2, tmp_path / "b"), None, clients=2).drive(3)
     assert sorted(made) == ["make_task"] * 2 * 4 + ["make_training"] * 2 * 3
     assert torch.equal(kept.server.model, anew.server.model)
+
+
+def test_a_servers_recipe_imports_only_what_the_node_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDGMR_TRUST")
+    made = tmp_path / "made"
+    text = json.dumps({**plain(recipe()), "task": {"name": "os:mkdir", "options": {"path": str(made)}}})
+    message = Message(make_content({"recipe": text, "classes": False}), dst_node_id=1, message_type=HELLO)
+
+    def hello(trust: str) -> None:
+        config = {"state-dir": str(tmp_path / "state"), "trust": trust}
+        app(message, Context(run_id=1, node_id=1, node_config=config, state=RecordDict(), run_config={}))
+
+    with pytest.raises(SettingError, match=r"'os:mkdir', code .* not trusted here"):
+        hello(trust="shutil")
+    assert not made.exists()
+    with pytest.raises(SettingError, match="which returned NoneType"):
+        hello(trust="os")
+    assert made.is_dir()
 
 
 def _counted(made: list[str], make: Any) -> Any:

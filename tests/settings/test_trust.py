@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from e2e.recipes import recipe
 
 from fedgmr.cli.main import main
-from fedgmr.experiments.run import resume_run
+from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.experiments.sweep import find_finished, recipe_key
 from fedgmr.recipe import foreign_recipe, recipe_from
@@ -113,6 +114,36 @@ def test_verbs_on_run_directories(mark: Path, tmp_path: Path, capsys: pytest.Cap
     assert resume_run(run, trust=["foreign"]).summary["status"] == "finished"
     own = read_recipe(run, ["foreign"])
     assert find_finished([own], [run.parent]) == {recipe_key(own): run}  # the recipe that is asked for names it
+
+
+VERBS = {
+    "resume RUN": 2,
+    "model RUN --to state_dict": 2,
+    "report RUN": 0,
+    "report STORE --output page.html": 0,
+    "verify STORE": 0,
+    "export STORE --to csv": 0,
+    "results STORE --output results.md": 0,
+    "table baselines --task femnist --heterogeneity high --split iid --store STORE --results STORE --no-run": 0,
+}
+
+
+@pytest.mark.parametrize("line", VERBS)
+def test_no_verb_imports_for_a_finished_run(
+    line: str, mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was finished where its package is trusted."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "store" / "run"
+    run_recipe(recipe_from(data(task="foreign.tasks:dense")), run)
+    assert mark.exists()
+    mark.unlink()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "foreign"]:
+        del sys.modules[name]
+    words = [word.replace("RUN", "store/run").replace("STORE", "store") for word in line.split()]
+    with warnings.catch_warnings(action="ignore"):
+        assert main(words) == VERBS[line]
+    assert not mark.exists()
 
 
 def test_trust_on_the_command_line(mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
