@@ -3,6 +3,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attacks
+import numpy as np
 import pytest
 import torch
 
@@ -60,6 +61,8 @@ def sent(
     [
         ("values x 100", [3100.0, 1100.0, 4100.0]),
         ("sign of the change flipped", [29.0, 9.0, 39.0]),
+        ("its change x 10", [40.0, 20.0, 50.0]),
+        ("trained with labels flipped", [31.0, 11.0, 41.0]),  # it sends what it has trained
         ("1e38", [1e38] * 3),
         ("forged reports", [31.0, 11.0, 41.0]),
     ],
@@ -89,6 +92,12 @@ def test_the_sign_is_flipped_later() -> None:
     assert sent(attacks.LATER, version=100)[0].values.tolist() == [29.0, 9.0, 39.0]
 
 
+def test_labels_are_flipped_for_some_samples() -> None:
+    labels = torch.tensor([0, 1, 2, 7, 9])
+    attacks.flip_labels(labels, [np.array([0, 3]), np.array([4])])
+    assert labels.tolist() == [9, 1, 2, 2, 0]
+
+
 @pytest.mark.parametrize(("attack", "refused"), [("values x 100", {"change": 2}), (attacks.OLD, {"repeat": 1})])
 def test_a_few_ticks(attack: str, refused: dict[str, int]) -> None:
     tried = attacks.outcome(cell(attack, seed=3, ticks=2))
@@ -111,7 +120,8 @@ def test_the_cost_of_an_attack() -> None:
     }
     assert [attacks.cost(found, attack) for attack in (attacks.OLD, "NaN", "1e38")] == [2.0, 100.0, 0.0]
     (row,) = (row for row in attacks.rows(found) if row["sends"] == attacks.OLD)
-    assert (row["default"], row["clip"]) == ("83.00 (2)", "-")
+    assert row["default"] == "83.00 (2)"
+    assert "clip" not in row
 
 
 def test_runs_are_kept_in_a_file(tmp_path: Path) -> None:
@@ -127,5 +137,9 @@ def test_runs_are_kept_in_a_file(tmp_path: Path) -> None:
 
 def test_every_run_is_made_once() -> None:
     cells = list(attacks.cells([3, 4], 1))
-    # 13 by default, 7 with clip, 9 with each of the other merges; 3 x 3 for each of three groups of slow clients.
-    assert len(cells) == len(set(cells)) == 2 * (13 + 7 + 2 * 9 + 3 * 9)
+    # 14 by default, 8 with clip, 10 with each of the other merges.
+    assert len(cells) == len(set(cells)) == 2 * (14 + 8 + 3 * 10)
+    several = list(attacks.cells_of_several([3, 4], 1))
+    # Nobody hostile with each of four merges; for each of four groups without it, and four attacks with each merge.
+    assert len(several) == len(set(several)) == 2 * (4 + 4 * (1 + 4 * 4))
+    assert not set(cells) & set(several)
