@@ -74,8 +74,11 @@ class Chart:
         self.axes.tick_params(axis="y", length=0)
         self.axes.grid(axis="x", color=FAINT, linewidth=0.6)
         self.axes.set_axisbelow(True)
-        # Below the axis label: above, long method names push the axes under the title and the two would meet.
-        self.axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize=10)
+        self.legend_below(columns=2)
+
+    def legend_below(self, *, columns: int) -> None:
+        """Say under the axes what is drawn: above, long method names push the axes under the title, where both meet."""
+        self.figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=9.5)
 
     def fit(self, *lines: NDArray[np.float64]) -> None:
         """Let the vertical axis be logarithmic where positive values become much smaller, as errors do."""

@@ -59,7 +59,7 @@ def strips_figure(run: Run) -> Chart:
     chart.client_axis(clients)
     for label, style in ((f"rate down (top: {fastest:.3g} MiB/s, root scale)", "-"), ("rate up", ":")):
         chart.axes.plot([], [], color=INK, linewidth=0.9, linestyle=style, label=label)
-    chart.axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False, fontsize=9)
+    chart.legend_below(columns=3)
     return chart
 
 

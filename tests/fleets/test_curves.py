@@ -23,6 +23,8 @@ def test_amounts_and_moments_by_hand() -> None:
     assert STEPS.finish(5, 10) == 10, "what is complete before a silence does not wait for its end"
     assert STEPS.finish(12, 4) == 16
     assert STEPS.finish(12, 0) == 12
+    # From 1 on: 1 MiB until 2, 6 MiB until 4, the other 1 MiB at 0.5 MiB/s.
+    assert Curve(starts=(0, 2, 4), rates=(1, 3, 0.5), end=8).finish(1, 8) == 6
     assert [STEPS.rate(now) for now in (0, 9.5, 10, 15, 19.5, 20, 35)] == [2, 2, 0, 4, 4, 2, 4]
     assert STEPS.mean == 2
     assert ONCE.mean == 2

@@ -1,0 +1,189 @@
+"""Links that vary: `python benchmarks/traces.py [--store DIR] [--csv FILE] [--seeds 3 4] [--table]`.
+
+The quickstart on the fleets `lte` and `commute` (docs/links.md) under FedGMR, with and without restoration and retreat,
+and under four other methods. The runs are a sweep: they stay in the store, and the next call makes only those that are
+missing there. The first table has the accuracy in percent at half and at the whole time, of the merged model and of the
+view that is best on held-out samples, and the lead of FedGMR in pooled standard deviations; the second what links and
+clients did. FedGMR must lead FedGMR without restoration by one pooled standard deviation at the end, on every fleet;
+otherwise the status is 1. The number of seeds is in brackets.
+"""
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from environment import header, one_thread
+from tables import Row, markdown, write_csv
+
+from fedgmr.experiments.sweep import find_finished, recipe_key, run_sweep
+from fedgmr.recipe import Recipe, load_recipe
+from fedgmr.reporting.records import Run, read_run
+
+FULL, ABLATION = "FedGMR", "FedGMR w/o restoration"
+VARIANTS = {
+    FULL: ["method=fedgmr"],
+    ABLATION: ["method=fedgmr_without_restoration"],
+    "FedGMR, retreat at 10 periods": ["method=fedgmr", "method.restoration.retreat={periods: 10}"],
+    "FedGMR, retreat at 30 periods": ["method=fedgmr", "method.restoration.retreat={}"],
+    "FedAsync": ["method=fedasync"],
+    "FedAvg": ["method=fedavg"],
+    "HeteroFL": ["method=heterofl"],
+    "FjORD": ["method=fjord"],
+}
+FLEETS = {"lte": ["fleet.name=lte"], "commute": ["fleet.name=commute"], "high": ["evaluation.trips=true"]}
+TARGET = 0.9  # of the test samples
+LIMIT = 1.0  # pooled standard deviations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run."""
+
+    fleet: str
+    variant: str
+    seed: int
+
+    @property
+    def recipe(self) -> Recipe:
+        """What runs; on one thread the same executor everywhere."""
+        return load_recipe("quickstart", [*VARIANTS[self.variant], *FLEETS[self.fleet], f"seed={self.seed}"])
+
+
+def figures(run: Run) -> dict[str, Any]:
+    """The numbers of one run: accuracies in percent, times in seconds, shares of the clients' time in percent."""
+    rows, summary = run.history, run.summary
+    trips = [trip for row in rows for trip in row["trips"] if trip[5] is not None and trip[7] is not None]
+    seconds = [trip[5] - trip[2] for trip in trips]
+    levels = np.array([row["level"] for row in rows])
+    staleness = [value for row in rows for value in row["staleness"] if value is not None]
+    time = {name: sum(values) for name, values in summary["time"].items()}
+    return {
+        "half": 100 * run.accuracy_at(run.seconds / 2),
+        "end": 100 * run.final_accuracy,
+        "best": 100 * summary["views"][summary["best_view"]]["accuracy"] if summary["best_view"] else math.nan,
+        "best_view": summary["best_view"],
+        "to_target": run.time_to(TARGET),
+        "merges": summary["ticks"],
+        "updates": sum(rows[-1]["updates"]),
+        "density": statistics.fmean(rows[-1]["density"]),
+        "levels_back": int(-np.minimum(np.diff(levels, axis=0), 0).sum()),
+        "staleness": statistics.fmean(staleness),
+        "task": statistics.fmean(seconds),
+        "task_95": float(np.percentile(seconds, 95)),
+        "task_longest": max(seconds),
+        **{name: 100 * of / sum(time.values()) for name, of in time.items()},
+    }
+
+
+def accuracy_rows(found: Mapping[Cell, Mapping[str, Any]], fleet: str) -> Iterator[Row]:
+    """One per variant: accuracies, and the lead of FedGMR in points and in pooled standard deviations."""
+    for variant, of in by_variant(found, fleet):
+        row: dict[str, object] = {"fleet": fleet, "method": f"{variant} ({len(of)})"}
+        for name, title in (("half", "at half time"), ("end", "at the end"), ("best", "best view")):
+            row[title] = spread([run[name] for run in of])
+        for name in ("half", "end", "best"):
+            row[f"lead, {name}"] = "" if variant == FULL else told_lead(found, fleet, variant, name)
+        reached = [run["to_target"] for run in of if run["to_target"] is not None]
+        row["s to 90 %"] = f"{statistics.fmean(reached):,.0f} ({len(reached)})" if reached else "-"
+        yield row
+
+
+def link_rows(found: Mapping[Cell, Mapping[str, Any]], fleet: str) -> Iterator[Row]:
+    """One per variant: what links and clients did, as means over the seeds."""
+    for variant, of in by_variant(found, fleet):
+
+        def mean(name: str, of: Sequence[Mapping[str, Any]] = of) -> float:
+            return statistics.fmean(run[name] for run in of)
+
+        yield {
+            "fleet": fleet,
+            "method": f"{variant} ({len(of)})",
+            "merges": f"{mean('merges'):.0f}",
+            "updates": f"{mean('updates'):.0f}",
+            "density": f"{mean('density'):.2f}",
+            "levels back": f"{mean('levels_back'):.1f}",
+            "staleness": f"{mean('staleness'):.1f}",
+            "task s": f"{mean('task'):.1f}",
+            "95 %": f"{mean('task_95'):.0f}",
+            "longest": f"{mean('task_longest'):.0f}",
+            "receiving %": f"{mean('receiving'):.0f}",
+            "training %": f"{mean('training'):.0f}",
+            "sending %": f"{mean('sending'):.0f}",
+            "waiting %": f"{mean('waiting'):.0f}",
+            "lost %": f"{mean('lost'):.0f}",
+        }
+
+
+def by_variant(found: Mapping[Cell, Mapping[str, Any]], fleet: str) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """The runs of each variant that has any."""
+    for variant in VARIANTS:
+        if of := [run for cell, run in found.items() if (cell.fleet, cell.variant) == (fleet, variant)]:
+            yield variant, of
+
+
+def lead(found: Mapping[Cell, Mapping[str, Any]], fleet: str, variant: str, name: str) -> tuple[float, float]:
+    """FedGMR's lead over a variant, over the seeds that both have, and the pooled standard deviation."""
+    variants = (FULL, variant)
+    seeds = [cell.seed for cell in found if (cell.fleet, cell.variant) == (fleet, FULL)]
+    both = [seed for seed in seeds if Cell(fleet=fleet, variant=variant, seed=seed) in found]
+    ours, theirs = ([found[Cell(fleet=fleet, variant=of, seed=seed)][name] for seed in both] for of in variants)
+    if len(both) < 2:
+        return math.nan, math.nan
+    pooled = math.sqrt((statistics.variance(ours) + statistics.variance(theirs)) / 2)
+    return statistics.fmean(ours) - statistics.fmean(theirs), pooled
+
+
+def told_lead(found: Mapping[Cell, Mapping[str, Any]], fleet: str, variant: str, name: str) -> str:
+    """The lead in points, and in pooled standard deviations."""
+    points, pooled = lead(found, fleet, variant, name)
+    return f"{points:+.2f} ({points / pooled:+.1f})" if pooled > 0 else "-"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and sample standard deviation."""
+    return f"{statistics.fmean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fleets", nargs="+", choices=FLEETS, default=["lte", "commute"])
+    parser.add_argument("--methods", nargs="+", choices=VARIANTS, metavar="METHOD", default=list(VARIANTS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[3, 4, 5, 6, 7])
+    parser.add_argument("--store", type=Path, metavar="DIR", default=Path("runs/traces"))
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--csv", type=Path, metavar="FILE")
+    parser.add_argument("--table", action="store_true", help="make no run, print those that are in the store")
+    arguments = parser.parse_args()
+    print(header())
+    one_thread()
+    cells = [
+        Cell(fleet=fleet, variant=variant, seed=seed)
+        for seed in arguments.seeds
+        for fleet in arguments.fleets
+        for variant in arguments.methods
+    ]
+    recipes = [cell.recipe for cell in cells]
+    if not arguments.table:
+        run_sweep(recipes, arguments.store, jobs=arguments.jobs)
+    finished = find_finished(recipes, [arguments.store])
+    keys = {cell: recipe_key(recipe) for cell, recipe in zip(cells, recipes, strict=True)}
+    found = {cell: figures(read_run(finished[key])) for cell, key in keys.items() if key in finished}
+    if arguments.csv is not None and found:
+        write_csv(arguments.csv, [vars(cell) | run for cell, run in found.items()])
+    for table in (accuracy_rows, link_rows):
+        if rows := [row for fleet in arguments.fleets for row in table(found, fleet)]:
+            print(markdown(rows), end="\n\n")
+    leads = {fleet: lead(found, fleet, ABLATION, "end") for fleet in arguments.fleets}
+    for fleet, (points, pooled) in leads.items():
+        print(f"{fleet}: restoration gains {points:+.2f} points, pooled std {pooled:.2f} (limit {LIMIT} pooled std)")
+    return 0 if all(points > LIMIT * pooled for points, pooled in leads.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
