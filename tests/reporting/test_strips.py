@@ -45,8 +45,8 @@ def test_a_figure_of_a_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", ROWS, None)
     draw_strips(run, tmp_path / "strips.png")
     assert (tmp_path / "strips.png").read_bytes().startswith(b"\x89PNG")
-    axes = strips_figure(read_run(run)).axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+    (legend,) = strips_figure(read_run(run)).figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
         *("rate down (top: 4 MiB/s, root scale)", "rate up", "receiving", "training", "sending", "lost", "away")
     ]
     with pytest.raises(ValueError, match=r"give a name that ends with \.png or \.pdf"):
