@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedgmr.fleets.given_files import read_number
 from fedgmr.fleets.presence import Gaps
 from fedgmr.settings.refusals import SettingError, show_value
 
@@ -111,10 +112,11 @@ def _device(told: str, name: str, entry: Any, every: float | None) -> Gaps:
 
 
 def _seconds(word: Any, place: str) -> float:
+    known = isinstance(word, int | float) and not isinstance(word, bool)
     try:
-        number = math.nan if isinstance(word, bool) else float(word)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
+        number = float(word) if known else read_number(str(word))
+    except OverflowError:
+        number = math.inf
     if not 0 <= number < math.inf:
         raise SettingError(f"{place}: {show_value(word)} is no moment: give seconds, 0 or more.")
     return number

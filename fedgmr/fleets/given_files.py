@@ -1,17 +1,20 @@
-"""Files that a fleet is described by: where they lie, their bytes, and the digest that binds them to a run.
+"""Files that a fleet is described by: where they lie, their bytes and numbers, the digest that binds them to a run.
 
 A path that is not absolute is looked for under the directory FEDGMR_DATA, as tasks look for their data, then from the
 working directory. A resolved recipe holds the digest of every such file, so a run never goes on with another content.
 """
 
 import hashlib
+import math
 import os
+import re
 from pathlib import Path
 
 from fedgmr.settings.refusals import SettingError, show_value
 
 _VARIABLE = "FEDGMR_DATA"
 _DIGEST_BYTES = 16
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LARGEST = 1 << 29  # bytes; the traces of 100,000 devices have a fifth of it
 
 
@@ -55,3 +58,8 @@ def read_given(given: str, key: str, digest: str | None = None) -> bytes:
 def digest_content(content: bytes) -> str:
     """Return a checksum of a file's bytes."""
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def read_number(text: str) -> float:
+    """A number as files write it; NaN for anything else, also for what Python alone would read, such as 1_000."""
+    return float(text) if _NUMBER.fullmatch(text) else math.nan

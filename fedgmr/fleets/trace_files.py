@@ -4,13 +4,13 @@ Which of them a file is follows from its first line. A file that cannot be read 
 line. docs/links.md describes the formats. Read next: `traces.py`, which deals what is read here to clients.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from fedgmr.fleets.curves import Curve
+from fedgmr.fleets.given_files import read_number
 from fedgmr.settings.refusals import SettingError, show_value
 
 Unit = Literal["MiB/s", "KiB/s", "B/s", "MB/s", "kB/s", "bit/s", "kbit/s", "Mbit/s", "Gbit/s"]
@@ -28,7 +28,6 @@ _ROLES = {
     **dict.fromkeys(("down", "download", "downlink"), "down"),
     **dict.fromkeys(("up", "upload", "uplink"), "up"),
 }
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LONGEST = 1000  # characters of a line
 _LATEST = 1e15  # seconds, or milliseconds where a column says so
 _FASTEST = 1e9  # MiB/s
@@ -117,7 +116,7 @@ def _is_number(field: str) -> bool:
 
 
 def _number(line: _Line, field: str, what: str, most: float) -> float:
-    value = float(field) if _NUMBER.fullmatch(field) else math.nan
+    value = read_number(field)
     if not 0 <= value <= most:
         raise line.refusal(f"{what} {show_value(field)}: give a number from 0 to {most:g}")
     return value

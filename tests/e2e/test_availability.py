@@ -29,6 +29,8 @@ BAD: dict[str, tuple[bytes, list[str]]] = {
     "nan": (b"0 nan 10\n", ["line 1: 'nan' is no moment"]),
     "infinite": (b"0 0 1e999\n", ["line 1: '1e999' is no moment"]),
     "negative": (b"0 -5 10\n", ["line 1: '-5' is no moment"]),
+    "underscores": (b"0 1 1_000\n", ["line 1: '1_000' is no moment"]),
+    "other digits": ("0 1 ٣\n".encode(), ["line 1: '٣' is no moment"]),
     "backwards": (b"0 10 5\n", ["line 1: off is 5 and on 10", "an end after its beginning"]),
     "disorder": (b"0 10 20\n1 0 5\n0 0 5\n", ["line 3: on is 0, before the end of the stretch before it"]),
     "long": (b"0 0 10\n0 " + b"2" * 10**6 + b" 30\n", ["line 2 has 1000005 characters"]),
@@ -38,6 +40,7 @@ BAD: dict[str, tuple[bytes, list[str]]] = {
     "no lists": (b'{"a": {"active": 3}}', ["device 'a' has no lists active and inactive"]),
     "lengths": (b'{"a": {"active": [0, 5], "inactive": [2]}}', ["2 moments under active and 1 under inactive"]),
     "truth": (b'{"a": {"active": [true], "inactive": [2]}}', ["device 'a': true is no moment"]),
+    "huge": (b'{"a": {"active": [0], "inactive": [1' + b"0" * 400 + b"]}}", ["device 'a'", "is no moment"]),
     "never": (b'{"a": {"active": [], "inactive": []}}', ["device 'a' is never there"]),
     "finish": (b'{"a": {"active": [0], "inactive": [20], "finish_time": 10}}', ["until 20", "come again after 10"]),
 }
