@@ -10,6 +10,7 @@ from fedgmr.files import file_name
 from fedgmr.recipe import Recipe, load_recipe
 from fedgmr.settings.refusals import SettingError
 
+RUNS = Path("runs")  # of directories that the user did not name
 _DEFAULT_RECIPE = "quickstart"
 _HELP = "a recipe file or the name of one that ships with the package (default: quickstart), and settings key=value"
 
@@ -64,7 +65,7 @@ class RecipeWords:
         """Choose the output directory: the given one, or a new one below runs/ with this name and the time."""
         if self.output is not None:
             return self.output
-        stem = Path("runs") / file_name(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        stem = RUNS / file_name(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
         path, number = stem, 2
         while path.exists():
             path, number = stem.with_name(f"{stem.name}-{number}"), number + 1

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
+from fedgmr.cli.onward import spoken
 from fedgmr.cli.runs import finish_run
 from fedgmr.cli.verbs import HELP
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.recipe import Recipe
-from fedgmr.reporting.display import Display, RunRow
+from fedgmr.reporting.display import Display
+from fedgmr.reporting.rows import RunRow
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
 from fedgmr.settings.trust import import_paths, trust_packages
@@ -91,7 +93,7 @@ def _watched(directory: Path, recipe: Recipe, perform: Callable[[RunRow], dict[s
         with Display() as display:
             summary = perform(display.begin("", recipe.label, recipe.seconds))
     except KeyboardInterrupt:
-        again = f"`fedgmr deploy --resume {directory}` goes on from the last checkpoint"
+        again = f"`{spoken(['deploy', '--resume', str(directory)])}` goes on from the last checkpoint"
         print(f"fedgmr: interrupted; the fleet was stopped; {again}.", file=sys.stderr)
         return 130
     if summary["status"] in _CODES:

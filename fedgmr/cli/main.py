@@ -17,21 +17,20 @@ from importlib import import_module
 from typing import Any
 
 from fedgmr.cli.verbs import GROUPS
+from fedgmr.notices import said_when_slow
 from fedgmr.version import __version__
-
-_LATER = "`fedgmr resume RUN` goes on from the last checkpoint."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     warnings.showwarning = _show_warning
     sys.path.append(os.getcwd())  # a user's own task or method lies where the command is called
-    given = _parsed(sys.argv[1:] if arguments is None else arguments)
-    from fedgmr.settings.trust import trust_packages  # with what loads torch, and not for the overview
-
-    trust_packages(given.trust or ())
     with _polite_ends():
         try:
+            with said_when_slow("loading torch"):
+                given = _parsed(sys.argv[1:] if arguments is None else arguments)
+                from fedgmr.settings.trust import trust_packages  # with what loads torch, and not for the overview
+            trust_packages(given.trust or ())
             done = int(given.call(given) or 0)
             sys.stdout.flush()
             return done
@@ -46,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _explained(error: BaseException) -> tuple[str, int | None]:
     """A sentence for people, and the exit code; None where the error is nobody's fault but the program's."""
+    onward = " ".join(getattr(error, "__notes__", ()))
+    if isinstance(error, KeyboardInterrupt):  # torch may be loaded by half
+        return str(error) or "; ".join(filter(None, ("interrupted", onward))), 130
     if isinstance(error, BrokenPipeError):  # `fedgmr list | head`: without a word, as other commands end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it ends
         return "", 141
@@ -59,8 +61,8 @@ def _explained(error: BaseException) -> tuple[str, int | None]:
     if isinstance(error, ValueError | OSError):
         return str(error), 2
     if (shortage := memory_shortage(error)) is not None:
-        return f"out of memory ({shortage}); {_LATER}", 2
-    return f"interrupted; {_LATER}", 130 if isinstance(error, KeyboardInterrupt) else None
+        return "; ".join(filter(None, (f"out of memory ({shortage})", onward))), 2
+    return "", None
 
 
 @contextmanager
@@ -90,6 +92,7 @@ def make_parser(groups: Collection[str] = tuple(GROUPS)) -> argparse.ArgumentPar
         prog="fedgmr", description="Federated learning for fleets with very different bandwidth."
     )
     parser.add_argument("--version", action="version", version=f"fedgmr {__version__}")
+    parser.set_defaults(words=())  # of the command, for one that goes on
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for group, names in GROUPS.items():
         if group in groups:
@@ -115,6 +118,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         given.recipe += rest
+    given.words = tuple(arguments)
     return given
 
 

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgmr.cli.sweeps import INTERRUPTED, perform_watched
+from fedgmr.cli.duration import add_yes, estimated
+from fedgmr.cli.sweeps import perform_watched
 from fedgmr.cli.verbs import HELP
-from fedgmr.experiments.estimate import estimate_runs
-from fedgmr.experiments.sweep import check_jobs
+from fedgmr.experiments.sweep import check_jobs, exit_code
 from fedgmr.files import write_atomic
+from fedgmr.notices import said_when_slow
 from fedgmr.paper.computed import computed_table
 from fedgmr.paper.making import make_table
 from fedgmr.paper.planning import COMPUTED, Request, TablePlan, plan_table
 from fedgmr.paper.protocols import DEFAULT, PROTOCOLS
 from fedgmr.paper.rendering import table_text, write_table
 from fedgmr.paper.results import results_document
-from fedgmr.reporting.display import Display
 from fedgmr.settings.refusals import SettingError
 
 
@@ -49,6 +49,7 @@ def add_verbs(verbs: Any) -> None:
     table.add_argument("--output", metavar="DIR", help="where the table is written (default: below the store)")
     table.add_argument("--dry-run", action="store_true", help="only say what would run")
     table.add_argument("--no-run", action="store_true", help="only tabulate what there is")
+    add_yes(table)
     table.set_defaults(call=_table)
 
     results = verbs.add_parser("results", help=HELP["results"])
@@ -81,10 +82,12 @@ def _table(given: argparse.Namespace) -> int:
             print(f"\n{table_text(table)}\n\nTable: {write_table(table, output)}")
         return 0
     also = [Path(place) for place in (given.results or ["results"])]
-    plan = plan_table(request, store, also=also)
-    print(f"{plan.summary()} Store: {store}", flush=True)
+    with said_when_slow("looking for runs that are there"):
+        plan = plan_table(request, store, also=also)
+    place = "" if given.dry_run else f", table: {output}"
+    print(f"{plan.summary()} Store: {store}{place}", flush=True)
     code = 0 if given.no_run else _perform(plan, [store, *also], given)
-    if code == INTERRUPTED or (given.dry_run and not given.no_run):
+    if given.dry_run and not given.no_run:
         return code
     table = make_table(plan)
     print(f"\n{table_text(table)}\n\nTable: {write_table(table, output)}")
@@ -93,16 +96,22 @@ def _table(given: argparse.Namespace) -> int:
 
 def _perform(plan: TablePlan, stores: Sequence[Path], given: argparse.Namespace) -> int:
     """Say how long the runs of a table will take, and perform them unless `--dry-run` is given."""
-    if plan.to_do:
-        print("Timing a task and an evaluation of every kind on this device.", flush=True)
-    estimate = estimate_runs(plan.to_do, stores)
+    estimate = estimated(plan.to_do, stores, apart=given.jobs > 1 or given.ray is not None)
     print(plan.estimate_text(estimate, given.jobs), flush=True)
     if given.dry_run:
         print("\n".join(f"{run.status:<12} {run.name}" for run in plan.runs))
         return 0
-    work = estimate.known or {run.name: run.recipe.seconds for run in plan.to_do}
-    display = Display(work=work, finished=len(plan.runs) - len(plan.to_do))
-    return perform_watched(plan.runs, display, given)
+    shorter = [*([] if given.short else ["--short"]), "a part of it by --task, --heterogeneity, --split"]
+    return exit_code(perform_watched(plan.runs, estimate, given, given.words, shorter=shorter, about=_about(plan)))
+
+
+def _about(plan: TablePlan) -> dict[str, list[str]]:
+    """Setting and variant of every run by name; of one that several cells share, those of the first."""
+    titles, about = plan.study.variants(short=plan.request.short), dict[str, list[str]]()
+    for (setting, variant), runs in plan.cells.items():
+        for run in runs:
+            about.setdefault(run.name, [setting.task, setting.heterogeneity, setting.split, titles[variant]])
+    return about
 
 
 def _results(given: argparse.Namespace) -> None:

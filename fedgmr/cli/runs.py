@@ -1,33 +1,44 @@
 """The verbs of one run: run, resume, model, report, verify; and the last line of a run, with its report."""
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
+from fedgmr.cli.duration import add_yes, approve, estimated, fewer_seconds
+from fedgmr.cli.onward import goes_on, resuming, spoken
 from fedgmr.cli.verbs import HELP
+from fedgmr.experiments.assembly import make_task
 from fedgmr.experiments.model_files import FORMATS, view_of_level, write_model
 from fedgmr.experiments.prolonging import budget
 from fedgmr.experiments.result import load
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.experiments.seal import verify_run
+from fedgmr.experiments.sweep import PlannedRun, run_status
 from fedgmr.experiments.views import MERGED
 from fedgmr.files import RECIPE, write_atomic
+from fedgmr.notices import said_when_slow
 from fedgmr.pages.report import page_with_data
 from fedgmr.reading import Reading
+from fedgmr.recipe import Recipe, shipped_recipes
 from fedgmr.reporting.display import Display
 from fedgmr.reporting.quantities import format_seconds
 from fedgmr.reporting.report import write_report
+from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError
+from fedgmr.tasks.task import Task
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs of this file to the command's."""
     run = verbs.add_parser("run", help=HELP["run"], description="Run a recipe; output=DIR sets the run directory.")
     RecipeWords.add_to(run)
+    add_yes(run)
     run.set_defaults(call=_run)
 
     resume = verbs.add_parser("resume", help=HELP["resume"])
@@ -35,6 +46,7 @@ def add_verbs(verbs: Any) -> None:
     resume.add_argument(
         "changes", nargs="*", metavar="seconds=S", help="a longer time budget, which prolongs a finished run, too"
     )
+    add_yes(resume)
     resume.set_defaults(call=_resume)
 
     model = verbs.add_parser(
@@ -77,18 +89,49 @@ def _run(given: argparse.Namespace) -> None:
     words = RecipeWords.read(given.recipe)
     recipe = words.load()
     directory = words.directory(recipe.name)
-    with Display() as display:
-        result = run_recipe(recipe, directory, display.begin("", recipe.label, recipe.seconds))
+    with said_when_slow(f"reading the data of {recipe.task.name}"), recipe.execution.own_threads():
+        task = make_task(recipe)
+    shorter = f"{words.source}-short"
+    ways = [f"`{spoken(['run', shorter])}`"] if shorter in shipped_recipes() else []
+    expected = _expected(recipe, directory, given, ways, task)
+    with goes_on(partial(resuming, directory, recipe, given.words)), Display(expected=expected) as display:
+        row = display.begin("", recipe.label, recipe.seconds)
+        result = run_recipe(recipe, directory, [row, _Place(directory)], task=task)
     finish_run(directory, result.summary)
 
 
 def _resume(given: argparse.Namespace) -> None:
     directory, seconds = Path(given.run), _more_seconds(given.changes)
     recipe = read_recipe(directory)
-    with Display() as display:
-        row = display.begin("", recipe.label, budget(directory, recipe, seconds))
-        result = resume_run(directory, row, seconds=seconds)
+    recipe = replace(recipe, seconds=budget(directory, recipe, seconds))
+    expected = _expected(recipe, directory, given)
+    with goes_on(partial(resuming, directory, recipe, given.words)), Display(expected=expected) as display:
+        row = display.begin("", recipe.label, recipe.seconds)
+        result = resume_run(directory, [row, _Place(directory)], seconds=seconds)
     finish_run(directory, result.summary)
+
+
+def _expected(
+    recipe: Recipe, directory: Path, given: argparse.Namespace, shorter: Sequence[str] = (), task: Task | None = None
+) -> float | None:
+    """Wall seconds that a run may take; many are said, with shorter ways, and asked about."""
+    run = PlannedRun(key="", recipe=recipe, directory=directory, status=run_status(directory))
+    seconds = estimated([run], task=task).total(1)
+    approve(seconds, [*shorter, fewer_seconds(recipe, seconds)], given)
+    return seconds
+
+
+class _Place(Watcher):
+    """Says where a run is, as soon as it is there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.said = directory, False
+
+    def preparing(self, stage: str) -> None:
+        """Look whether the directory was made."""
+        if not self.said and (self.directory / RECIPE).is_file():
+            self.said = True
+            print(f"Run: {self.directory}", file=sys.stderr, flush=True)
 
 
 def _more_seconds(changes: Sequence[str]) -> float | None:

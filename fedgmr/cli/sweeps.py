@@ -2,25 +2,33 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgmr.cli.arguments import RecipeWords
+from fedgmr.cli.arguments import RUNS, RecipeWords
+from fedgmr.cli.duration import add_yes, approve, estimated, fewer_seconds, more_jobs
+from fedgmr.cli.onward import goes_on, repeating
 from fedgmr.cli.runs import report_line
 from fedgmr.cli.verbs import HELP
 from fedgmr.experiments.assembly import as_evaluated, make_task
-from fedgmr.experiments.estimate import estimate_runs
+from fedgmr.experiments.estimate import Estimate
 from fedgmr.experiments.sweep import (
+    GridPoint,
+    Outcome,
     PlannedRun,
     check_jobs,
     describe_plan,
     exit_code,
+    expected_runs,
     grid_points,
     perform_sweep,
     plan_comparison,
     plan_sweep,
+    unfinished_comparison,
 )
+from fedgmr.files import file_name
+from fedgmr.notices import said_when_slow
 from fedgmr.recipe import read_recipe_data
 from fedgmr.reporting.comparison import compare_runs
 from fedgmr.reporting.display import Display
@@ -28,7 +36,6 @@ from fedgmr.reporting.grid_table import grid_table
 from fedgmr.reporting.report import write_report
 from fedgmr.settings.refusals import SettingError
 
-INTERRUPTED = 130
 _METHODS = "fedgmr,fedgmr_without_restoration,fedavg,fedasync"
 
 
@@ -45,6 +52,7 @@ def add_verbs(verbs: Any) -> None:
     RecipeWords.add_to(compare)
     compare.set_defaults(call=_compare)
     for verb in (demo, compare):
+        add_yes(verb)
         verb.add_argument("--methods", default=_METHODS, help="names with commas, or all")
         verb.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
         verb.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
@@ -71,6 +79,7 @@ def add_verbs(verbs: Any) -> None:
     )
     sweep.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or local")
     sweep.add_argument("--gpu-share", type=float, metavar="SHARE", help="with --ray: share of a GPU for each run")
+    add_yes(sweep)
     sweep.set_defaults(call=_sweep)
 
 
@@ -91,11 +100,14 @@ def _compare(given: argparse.Namespace) -> int:
     if given.target is not None and not 0 < given.target <= 1:  # a value of some metric, but of no accuracy
         recipe = points[0].recipe
         as_evaluated(make_task(recipe), recipe).metrics[0].check_target(given.target, "--target")
-    directory = words.directory(f"{points[0].recipe.name}-compare")
-    plan = plan_comparison(points, directory)
-    work = {run.name: run.recipe.seconds for run in plan if run.to_do}
-    with Display(work=work, finished=len(plan) - len(work)) as display:
-        outcomes = perform_sweep(plan, jobs=given.jobs, watcher=display)
+    directory = words.output or _directory(points, words)
+    with said_when_slow("looking for runs that are there, which takes the data"):
+        plan = plan_comparison(points, directory)
+    estimate = estimated(plan, [directory], apart=given.jobs > 1)
+    print(f"{describe_plan(plan)} Directory: {directory}", file=sys.stderr, flush=True)
+    again = [*given.words, *([] if words.output else [f"output={directory}"])]
+    shorter = ["fewer --methods or --seeds", fewer_seconds(points[0].recipe, estimate.total(given.jobs))]
+    outcomes = perform_watched(plan, estimate, given, again, shorter=shorter)
     ended = [run.directory for run, end in zip(plan, outcomes, strict=True) if end.status in ("finished", "diverged")]
     if not ended:
         return exit_code(outcomes)
@@ -122,33 +134,56 @@ def _sweep(given: argparse.Namespace) -> int:
     data = read_recipe_data(words.source)
     points = grid_points(data, words.overrides, axes=given.grid, methods=methods, seeds=given.seeds)
     store, also = Path(given.store), [Path(place) for place in given.also]
-    plan = plan_sweep([point.recipe for point in points], store, also=also)
-    estimate = estimate_runs(plan, [store, *also])
+    with said_when_slow("looking for runs that are there, which takes the data"):
+        plan = plan_sweep([point.recipe for point in points], store, also=also)
+    estimate = estimated(plan, [store, *also], apart=given.jobs > 1 or given.ray is not None)
     print(*filter(None, (describe_plan(plan), estimate.text(given.jobs), f"Store: {store}")), flush=True)
-    work = estimate.known or {run.name: run.recipe.seconds for run in plan if run.to_do}
     about = {
-        run.name: " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.values)
+        run.name: [f"{key.rpartition('.')[2]}={value}" for key, value in point.values]
         for point, run in zip(points, plan, strict=True)
     }
-    display = Display(work=work, about=about, finished=len({run.key for run in plan if not run.to_do}))
-    code = perform_watched(plan, display, given, gpu_share=given.gpu_share)
-    if code != INTERRUPTED:
-        runs = [
-            ([*dict(point.values).values(), run.recipe.method.title or point.method], run.directory)
-            for point, run in zip(points, plan, strict=True)
-        ]
-        print(grid_table([*dict(points[0].values), "method"], runs))
-    return code
+    shorter = [
+        "a smaller --grid, fewer --methods or --seeds",
+        fewer_seconds(points[0].recipe, estimate.total(given.jobs)),
+    ]
+    outcomes = perform_watched(plan, estimate, given, given.words, shorter=shorter, about=about)
+    runs = [
+        ([*dict(point.values).values(), run.recipe.method.title or point.method], run.directory)
+        for point, run in zip(points, plan, strict=True)
+    ]
+    print(grid_table([*dict(points[0].values), "method"], runs))
+    return exit_code(outcomes)
+
+
+def _directory(points: Sequence[GridPoint], words: RecipeWords) -> Path:
+    """The directory of a comparison that the user did not name: of an unfinished one with these runs, or a new one."""
+    name = f"{points[0].recipe.name}-compare"
+    with said_when_slow("looking for a comparison that goes on, which takes the data"):
+        return unfinished_comparison(points, RUNS.glob(f"{file_name(name)}-*")) or words.directory(name)
 
 
 def perform_watched(
-    runs: Sequence[PlannedRun], display: Display, given: argparse.Namespace, *, gpu_share: float | None = None
-) -> int:
-    """Perform planned runs with `--jobs` and `--ray` and show how they go; returns the exit code."""
-    try:
-        with display:
-            outcomes = perform_sweep(runs, jobs=given.jobs, ray=given.ray, gpu_share=gpu_share, watcher=display)
-    except KeyboardInterrupt:
-        print("fedgmr: interrupted; the same command goes on from the last checkpoints.", file=sys.stderr)
-        return INTERRUPTED
-    return exit_code(outcomes)
+    runs: Sequence[PlannedRun],
+    estimate: Estimate,
+    given: argparse.Namespace,
+    again: Sequence[str],
+    *,
+    shorter: Sequence[str],
+    about: Mapping[str, Sequence[str]] | None = None,
+) -> list[Outcome]:
+    """Perform planned runs with `--jobs` and `--ray` and show how they go; returns how they ended.
+
+    Args:
+        runs: the runs, in the order in which they start.
+        estimate: how long they take.
+        given: the command.
+        again: its words for going on after an interruption.
+        shorter: what makes it shorter, beside `--jobs`.
+        about: words about every run beside method and seed, by name.
+    """
+    approve(estimate.total(given.jobs), [*shorter, *more_jobs(given.jobs)], given)
+    pace = None if estimate.known is None else float(min(given.jobs, len(estimate.known)))
+    display = Display(expected_runs(runs, estimate.known, about or {}), pace=pace)
+    share = getattr(given, "gpu_share", None)
+    with goes_on(lambda: repeating(again)), display:
+        return perform_sweep(runs, jobs=given.jobs, ray=getattr(given, "ray", None), gpu_share=share, watcher=display)

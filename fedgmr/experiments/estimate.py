@@ -8,6 +8,7 @@ so is part of an evaluation. Merging and recording are left out.
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,7 +36,8 @@ from fedgmr.settings.trust import import_paths
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.task import Task
 
-_TICKS = 200  # merges of which the pace is counted
+_COUNTED = 500  # client updates of which the pace is counted, and at least so many merges:
+_LEAST_MERGES = 3
 _PROBED_SAMPLES = 500  # of the test set
 
 
@@ -52,20 +54,33 @@ class Estimate:
         known = {name: seconds for name, seconds in self.seconds.items() if seconds is not None}
         return known if len(known) == len(self.seconds) else None
 
+    def total(self, jobs: int) -> float | None:
+        """Wall seconds of all runs with so many at once; None where that is not known."""
+        if self.known is None:
+            return None
+        return max([sum(self.known.values()) / jobs, *self.known.values()], default=0.0)
+
     def text(self, jobs: int) -> str:
         """About how long all runs take with so many at once, in a sentence; empty where there is nothing to do."""
         if not self.seconds:
             return ""
-        if self.known is None:
+        total = self.total(jobs)
+        if total is None:
             return "How long it takes is not known."
-        total = max([sum(self.known.values()) / jobs, *self.known.values()])
         basis = "after a short trial" if self.timed else "going by earlier runs"
         at_once = f" with {jobs} at once" if jobs > 1 else ""
         return f"About {format_duration(total)}{at_once}, {basis}."
 
 
-def estimate_runs(runs: Sequence[PlannedRun], stores: Sequence[Path]) -> Estimate:
-    """Estimate how long the rest of each run of a plan takes, alone on this device; `stores` have runs to go by."""
+def estimate_runs(
+    runs: Sequence[PlannedRun], stores: Sequence[Path], *, apart: bool = True, task: Task | None = None
+) -> Estimate:
+    """Estimate how long the rest of each run of a plan takes, alone on this device; `stores` have runs to go by.
+
+    A trial costs a few client updates of each kind. It is made in a process of its own, which frees what it took,
+    unless `apart` is false: where this process does the runs anyway, that saves the start of another, and reading the
+    data where their `task` is given.
+    """
     to_do = list({run.name: run for run in runs if run.to_do}.values())
     trust = {path for run in to_do for path in import_paths(plain(run.recipe))}
     rates = _finished_rates(stores, trust) if to_do else {}
@@ -79,14 +94,29 @@ def estimate_runs(runs: Sequence[PlannedRun], stores: Sequence[Path]) -> Estimat
         if found is None:
             unknown.append(run)
     if unknown:
-        # In a process of its own, which frees what it took. Where it fails, the runs themselves will tell why.
-        timed = call_in_process(time_recipes, [plain(run.recipe) for run in unknown]) or [None] * len(unknown)
+        recipes = [plain(run.recipe) for run in unknown]
+        # Where it fails, the runs themselves will tell why.
+        timed = (call_in_process(time_recipes, recipes) if apart else _timed_here(recipes, task)) or [None] * len(
+            unknown
+        )
         seconds |= zip([run.name for run in unknown], timed, strict=True)
     return Estimate(seconds=seconds, timed=bool(unknown))
 
 
-def time_recipes(recipes: Sequence[Mapping[str, Any]]) -> list[float | None]:
-    """Wall seconds of each run; None where it cannot be made. Methods whose clients train alike are probed once."""
+def _timed_here(recipes: Sequence[Mapping[str, Any]], task: Task | None) -> list[float | None] | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the runs warn, too
+            return time_recipes(recipes, task)
+    except Exception:
+        return None
+
+
+def time_recipes(recipes: Sequence[Mapping[str, Any]], task: Task | None = None) -> list[float | None]:
+    """Wall seconds of each run; None where it cannot be made. Methods whose clients train alike are probed once.
+
+    All runs are of one `task` where it is given.
+    """
     tasks: dict[str, Task] = {}
     probes: dict[str, Probe | None] = {}
     known: dict[str, float | None] = {}
@@ -102,7 +132,7 @@ def time_recipes(recipes: Sequence[Mapping[str, Any]]) -> list[float | None]:
                 if way not in probes:
                     probes[way] = None
                     if source not in tasks:
-                        tasks = {source: make_task(recipe)}  # one at a time in memory
+                        tasks = {source: task or make_task(recipe)}  # one at a time in memory
                     probes[way] = Probe.measure(recipe, tasks[source])
                 if probe := probes[way]:
                     known[alike] = probe.run_seconds(recipe)
@@ -177,7 +207,7 @@ def count_updates(recipe: Recipe, layout: Layout) -> tuple[list[float], float]:
         layout,
         make_network(recipe, layout, links),
         replace(recipe.method, restoration=None),
-        ticks=_TICKS * (len(links) if single else 1),
+        ticks=max(_LEAST_MERGES, _COUNTED // len(links)) * (len(links) if single else 1),
         seconds=recipe.seconds,
         seed=recipe.seed,
         after_tick=count,

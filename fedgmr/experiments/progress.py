@@ -60,8 +60,10 @@ class RunInProgress:
         server, fleet, recipe = self.assembly.server, self.assembly.fleet, self.assembly.recipe
         try:
             if not resumed:
+                self.watching.preparing("testing the first model")
                 self._record(0.0)
                 self._complete()
+            self.watching.preparing("training the first tasks")
             with reused_memory():
                 federate(
                     server,

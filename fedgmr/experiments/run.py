@@ -16,7 +16,7 @@ from fedgmr.experiments.prolonging import budget, prolong
 from fedgmr.experiments.result import Result
 from fedgmr.experiments.rundir import create_run, locked, open_run, read_recipe, resolved_text
 from fedgmr.experiments.seal import check_checkpoint, warn_of_threads
-from fedgmr.experiments.watching import Watchers
+from fedgmr.experiments.watching import Watchers, tell_stage
 from fedgmr.files import RECIPE, SUMMARY
 from fedgmr.fleets.links import Link
 from fedgmr.fleets.network import NetworkSettings
@@ -29,6 +29,8 @@ from fedgmr.tasks.partition import Partition
 from fedgmr.tasks.task import Task
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.training.schedules import TrainingSettings
+
+_READING, _ASSEMBLING = "reading the data", "making the model"  # stages before the first tick
 
 
 def simulate(
@@ -92,7 +94,10 @@ def simulate(
 def run_recipe(recipe: Recipe, output: Path | None, watcher: Watchers = None, *, task: Task | None = None) -> Result:
     """Run a recipe from the beginning; `task` in place of the one that the recipe names."""
     with recipe.execution.own_threads():
-        task = task or make_task(recipe)
+        if task is None:
+            tell_stage(watcher, _READING)
+            task = make_task(recipe)
+        tell_stage(watcher, _ASSEMBLING)
         return run_assembly(assemble(resolve(recipe, task), task), output, watcher)
 
 
@@ -135,9 +140,11 @@ def resume_run(
     """Continue a run from its newest valid checkpoint (from the beginning if it had none yet), as `resume` says."""
     recipe = open_run(directory, trust) if seconds is None else read_recipe(directory, trust)
     with locked(directory), recipe.execution.own_threads():
+        tell_stage(watcher, _READING)
         task = given_task(recipe, task)
         if seconds is not None:
             recipe = prolong(directory, recipe, seconds)
+        tell_stage(watcher, _ASSEMBLING)
         return run_assembly(assemble(resolve(recipe, task), task), directory, watcher, resume=True)
 
 

@@ -15,7 +15,12 @@ from fedgmr.settings.refusals import SettingError, show_value
 from fedgmr.tasks.metrics import Metric
 from fedgmr.training.evaluation.stopping import EarlyStopping
 
-_TOLD = {"after_tick": "state", "after_evaluation": "row", "at_end": "run"}  # methods, and what they are given
+_TOLD = {
+    "preparing": "stage",
+    "after_tick": "state",
+    "after_evaluation": "row",
+    "at_end": "run",
+}  # methods, and what they are given
 STOP_KEY = "evaluation.stop"
 Watchers = Watcher | Sequence[Watcher] | None
 
@@ -61,6 +66,10 @@ class Watching:
         """Whether a watcher looks at evaluations; then they are made before the run goes on, on a GPU too."""
         return any(type(one).after_evaluation is not Watcher.after_evaluation for _, one in self.watchers)
 
+    def preparing(self, stage: str) -> None:
+        """Tell what is done before the first tick."""
+        tell_stage([one for _, one in self.watchers], stage)
+
     def after_tick(self, state: Mapping[str, Any]) -> None:
         """Tell where the run stands."""
         for name, one in self.watchers:
@@ -94,6 +103,12 @@ class Watching:
             return {}
         status = "finished" if self.stopped["by"] == STOP_KEY else "stopped"
         return {"status": status, "stopped": self.stopped}
+
+
+def tell_stage(watcher: Watchers, stage: str) -> None:
+    """Tell watchers what is done before the first tick."""
+    for one in as_watchers(watcher):
+        one.preparing(stage)
 
 
 def as_watchers(watcher: Any) -> list[Watcher]:

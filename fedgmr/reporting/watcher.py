@@ -30,6 +30,10 @@ class Watcher(Protocol):
     interrupts the run instead: it leaves what was recorded before.
     """
 
+    def preparing(self, stage: str) -> None:
+        """Be told what is done before the first tick, such as "reading the data"."""
+        return None
+
     def after_tick(self, state: Mapping[str, Any]) -> Stop | None:
         """Be told where the run stands: seconds, tick, accuracy, density, bytes_up, bytes_down.
 

@@ -89,7 +89,9 @@ class _Tasks:
             warnings.warn(line, stacklevel=2)
         for key in states.keys() & {run.key for run in self.pending.values()}:  # some tell more after their end
             self._begin(self.runs[key])
-            if states[key]:
+            if "stage" in states[key]:
+                self.watchers[key].preparing(states[key]["stage"])
+            elif states[key]:
                 self.watchers[key].after_tick(states[key])
 
     def _begin(self, run: PlannedRun) -> None:
@@ -115,7 +117,7 @@ class _States:
         self.told: list[str] = []
 
     def write(self, key: str, state: Mapping[str, Any]) -> None:
-        """Keep the newest state of a run; empty when it begins."""
+        """Keep the newest state of a run, or the stage before its first tick; empty when it begins."""
         self.states[key] = state
 
     def tell(self, line: str) -> None:
@@ -141,7 +143,10 @@ def _perform_task(
 
     warnings.showwarning = tell
     actor.write.remote(key, {})
-    reporter = Reporter(lambda state: actor.write.remote(key, state), _LOOK)
+    reporter = Reporter(
+        lambda kind, told: actor.write.remote(key, told if kind == "update" else {kind: told}),
+        _LOOK,
+    )
     return perform_run(recipe_from(data), Path(directory), reporter)
 
 

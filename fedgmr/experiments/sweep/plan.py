@@ -6,12 +6,12 @@ with another or nested. Read `perform.py` next.
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedgmr.experiments.rundir import read_recipe
+from fedgmr.experiments.rundir import locked, read_recipe
 from fedgmr.experiments.seal import read_sealed_run
 from fedgmr.experiments.sweep.grid import GridPoint
 from fedgmr.experiments.sweep.keys import recipe_key
@@ -74,7 +74,7 @@ def plan_comparison(points: Sequence[GridPoint], directory: Path) -> list[Planne
     planned = []
     for point in points:
         key = recipe_key(point.recipe)
-        path = directory / f"{point.method.replace(':', '.')}-seed{point.recipe.seed}"
+        path = directory / _name_in_comparison(point)
         status = run_status(path)
         if status != "missing" and recipe_key(read_recipe(path, import_paths(plain(point.recipe)))) != key:
             raise SettingError(f"{str(path)!r} holds a run with other settings: give another output or remove it.")
@@ -82,6 +82,27 @@ def plan_comparison(points: Sequence[GridPoint], directory: Path) -> list[Planne
             read_sealed_run(path)
         planned.append(PlannedRun(key=key, recipe=point.recipe, directory=path, status=status))
     return planned
+
+
+def unfinished_comparison(points: Sequence[GridPoint], places: Iterable[Path]) -> Path | None:
+    """The last of these directories, by name, that holds a part of this comparison, nothing else, and is not in use."""
+    names = {_name_in_comparison(point) for point in points}
+    for place in sorted(places, reverse=True):
+        begun = {path.parent.name for path in place.glob(f"*/{RECIPE}")}
+        if begun and begun <= names and any(run_status(place / name) in ("interrupted", "missing") for name in names):
+            try:
+                plan_comparison(points, place)
+                for name in begun:
+                    with locked(place / name):
+                        pass
+            except (ValueError, OSError):  # of other settings, damaged, or in use
+                continue
+            return place
+    return None
+
+
+def _name_in_comparison(point: GridPoint) -> str:
+    return f"{point.method.replace(':', '.')}-seed{point.recipe.seed}"
 
 
 _RANKS: dict[Status, int] = {"finished": 0, "diverged": 1, "interrupted": 2, "missing": 3}

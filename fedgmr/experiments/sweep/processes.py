@@ -120,7 +120,9 @@ class _Pool:
         run, watcher = worker.run, worker.watcher
         if run is None or watcher is None:
             return  # a warning while it was idle
-        if kind == "update":
+        if kind == "stage":
+            watcher.preparing(content)
+        elif kind == "update":
             watcher.after_tick(content)
         elif kind == "warning":
             warnings.warn(f"{run.name}: {content}", stacklevel=2)
@@ -195,7 +197,7 @@ def _serve(connection: Connection, threads: int) -> None:
             data, directory = connection.recv()
         except EOFError:
             return
-        reporter = Reporter(lambda state: connection.send(("update", state)), _UPDATE_INTERVAL)
+        reporter = Reporter(lambda *told: connection.send(told), _UPDATE_INTERVAL)
         connection.send(("ended", _outcome(data, Path(directory), reporter)))
 
 

@@ -48,17 +48,21 @@ class SweepWatcher(Protocol):
 
 
 class Reporter(Watcher):
-    """The watcher of one run: passes its state on, at most once in so many wall seconds."""
+    """The watcher of one run: sends each `stage`, and then its state as an `update`, once in so many wall seconds."""
 
-    def __init__(self, send: Callable[[Mapping[str, Any]], object], interval: float) -> None:
+    def __init__(self, send: Callable[[str, Any], object], interval: float) -> None:
         self._send, self._interval, self._due = send, interval, 0.0
+
+    def preparing(self, stage: str) -> None:
+        """Pass on what is done before the first tick."""
+        self._send("stage", stage)
 
     def after_tick(self, state: Mapping[str, Any]) -> None:
         """Pass the state on, if that is due."""
         now = time.monotonic()
         if now >= self._due:
             self._due = now + self._interval
-            self._send(state)
+            self._send("update", state)
 
 
 def perform_run(recipe: Recipe, directory: Path, watcher: Watcher | None = None) -> Outcome:
