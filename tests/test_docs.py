@@ -223,6 +223,7 @@ def test_run_directory_document_has_every_field() -> None:
     fields = [re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) for section in (metrics, summary)]
     assert fields[0] == [
         *result.history.columns,
+        "checks_left",
         "metrics",
         "validation",
         "views",

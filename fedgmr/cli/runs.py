@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,15 @@ from fedgmr.experiments.sweep import PlannedRun, run_status
 from fedgmr.experiments.views import MERGED
 from fedgmr.files import RECIPE, write_atomic
 from fedgmr.notices import said_when_slow
-from fedgmr.pages.report import page_with_data
+from fedgmr.pages.report import page_with_data, write_report
 from fedgmr.reading import Reading
 from fedgmr.recipe import Recipe, shipped_recipes
+from fedgmr.reporting.comparison import compare_runs
 from fedgmr.reporting.display import Display
+from fedgmr.reporting.plots import charts_of
 from fedgmr.reporting.quantities import format_seconds
-from fedgmr.reporting.report import write_report
+from fedgmr.reporting.records import read_run
+from fedgmr.reporting.run_files import find_runs
 from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError
 from fedgmr.tasks.task import Task
@@ -68,11 +71,12 @@ def add_verbs(verbs: Any) -> None:
     report = verbs.add_parser(
         "report",
         help=HELP["report"],
-        description="Write report.html and the figures of each run again; with --output one page of all runs below the "
-        "directories, to explore in a browser, offline.",
+        description="Write report.html again, to explore in a browser, offline: into every run directory, and for a "
+        "directory with runs below it a page of all; with --output one page of all runs into a file.",
     )
-    report.add_argument("runs", metavar="RUN", nargs="+", help="a run directory, which may be unfinished")
+    report.add_argument("runs", metavar="RUN", nargs="+", help="a run, which may be unfinished, or runs below it")
     report.add_argument("--output", metavar="FILE", help="one page of all runs, as `fedgmr watch` shows them")
+    report.add_argument("--figures", metavar="DIR", help="also figures for print, of one run or of methods compared")
     report.set_defaults(call=_report)
 
     verify = verbs.add_parser(
@@ -165,12 +169,30 @@ def _model(given: argparse.Namespace) -> None:
 
 
 def _report(given: argparse.Namespace) -> None:
+    places = [Path(run) for run in given.runs]
     if given.output:
-        write_atomic(Path(given.output), page_with_data([Path(run) for run in given.runs]))
-        print(f"Report: {given.output}")
-        return
-    for run in given.runs:
-        print(report_line(partial(write_report, run), f"Run: {run}"))
+        output = Path(given.output)
+        write_atomic(output, page_with_data(places, folder=output.parent))
+        print(f"Report: {output}")
+    else:
+        for place in places:
+            print(f"Report: {write_report(place)}")
+    if given.figures:
+        _draw(places, Path(given.figures))
+
+
+def _draw(places: Sequence[Path], folder: Path) -> None:
+    """The figures of one run, or of several compared."""
+    runs = [files.path for place in places for files in find_runs(place)]
+    try:
+        charts = charts_of(read_run(runs[0])) if len(runs) == 1 else compare_runs(runs).charts()
+    except ModuleNotFoundError as missing:  # the simulator also runs without matplotlib
+        package = (missing.name or "").partition(".")[0]
+        raise SettingError(f"--figures needs the package {package}, which is not installed: install it.") from missing
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, chart in charts.items():
+        chart.save(folder, name)
+    print(f"Figures: {folder} ({', '.join(charts)})")
 
 
 def _verify(given: argparse.Namespace) -> int:
@@ -190,7 +212,7 @@ def _verify(given: argparse.Namespace) -> int:
 
 def finish_run(directory: Path, summary: Mapping[str, Any]) -> None:
     """Write the report of a run and say where it is."""
-    report = report_line(lambda: write_report(directory), f"Run: {directory}")
+    report = f"Report: {write_report(directory)}"
     best = summary["best_view"]
     other = summary["views"].get(best) if best != "merged" else None
     reading = Reading.recorded(summary)[0]
@@ -198,12 +220,3 @@ def finish_run(directory: Path, summary: Mapping[str, Any]) -> None:
     if stopped := summary.get("stopped"):
         print(f"Stopped at {format_seconds(stopped['seconds'])} by {stopped['by']}: {stopped['reason']}.")
     print(f"Final {reading.name} {reading.text(summary['final_accuracy'])}{handed_out}. {report}")
-
-
-def report_line(write: Callable[[], Path], otherwise: str) -> str:
-    """Write a report and say where it is, or say `otherwise` where a package for reports is not installed."""
-    try:
-        return f"Report: {write()}"
-    except ModuleNotFoundError as missing:  # the simulator also runs without matplotlib
-        package = (missing.name or "").partition(".")[0]
-        return f"{otherwise} (no report: the package {package} is not installed)"

@@ -9,7 +9,6 @@ from typing import Any
 from fedgmr.cli.arguments import RUNS, RecipeWords
 from fedgmr.cli.duration import add_yes, approve, estimated, fewer_seconds, more_jobs
 from fedgmr.cli.onward import goes_on, repeating
-from fedgmr.cli.runs import report_line
 from fedgmr.cli.verbs import HELP
 from fedgmr.experiments.assembly import as_evaluated, make_task
 from fedgmr.experiments.estimate import Estimate
@@ -27,13 +26,15 @@ from fedgmr.experiments.sweep import (
     plan_sweep,
     unfinished_comparison,
 )
-from fedgmr.files import file_name
+from fedgmr.files import SUMMARY, file_name
 from fedgmr.notices import said_when_slow
+from fedgmr.pages.report import write_report
 from fedgmr.recipe import read_recipe_data
 from fedgmr.reporting.comparison import compare_runs
 from fedgmr.reporting.display import Display
 from fedgmr.reporting.grid_table import grid_table
-from fedgmr.reporting.report import write_report
+from fedgmr.reporting.records import read_summary
+from fedgmr.reporting.run_files import is_run
 from fedgmr.settings.refusals import SettingError
 
 _METHODS = "fedgmr,fedgmr_without_restoration,fedavg,fedasync"
@@ -113,13 +114,8 @@ def _compare(given: argparse.Namespace) -> int:
         return exit_code(outcomes)
     comparison = compare_runs(ended, target=given.target, clients=given.clients)
     print(comparison.text())
-
-    def write() -> Path:
-        for run in ended:
-            write_report(run)
-        return comparison.write(directory)
-
-    print(f"\n{report_line(write, f'Runs: {directory}')}")
+    comparison.write(directory)
+    print(f"\nReport: {write_report(directory, comparison=comparison)}")
     return exit_code(outcomes)
 
 
@@ -134,8 +130,9 @@ def _sweep(given: argparse.Namespace) -> int:
     data = read_recipe_data(words.source)
     points = grid_points(data, words.overrides, axes=given.grid, methods=methods, seeds=given.seeds)
     store, also = Path(given.store), [Path(place) for place in given.also]
+    words_of = [[f"{key.rpartition('.')[2]}-{value}" for key, value in point.values] for point in points]
     with said_when_slow("looking for runs that are there, which takes the data"):
-        plan = plan_sweep([point.recipe for point in points], store, also=also)
+        plan = plan_sweep([point.recipe for point in points], store, also=also, words=words_of)
     estimate = estimated(plan, [store, *also], apart=given.jobs > 1 or given.ray is not None)
     print(*filter(None, (describe_plan(plan), estimate.text(given.jobs), f"Store: {store}")), flush=True)
     about = {
@@ -148,10 +145,14 @@ def _sweep(given: argparse.Namespace) -> int:
     ]
     outcomes = perform_watched(plan, estimate, given, given.words, shorter=shorter, about=about)
     runs = [
-        ([*dict(point.values).values(), run.recipe.method.title or point.method], run.directory)
+        ([*dict(point.values).values(), run.recipe.method.title or point.method], read_summary(run.directory / SUMMARY))
         for point, run in zip(points, plan, strict=True)
     ]
-    print(grid_table([*dict(points[0].values), "method"], runs))
+    table = grid_table([*dict(points[0].values), "method"], runs)
+    print(table.text())
+    if begun := list(dict.fromkeys(run.directory for run in plan if is_run(run.directory))):
+        table.write(store)
+        print(f"\nReport: {write_report(store, begun)}")
     return exit_code(outcomes)
 
 

@@ -206,7 +206,7 @@ class RunInProgress:
             "wall": round(time.perf_counter() - self.began, 3),
         }
         rows = self.recorder.rows
-        row |= fleet.record(rows[-1]["seconds"] if rows else 0.0, seconds)
+        row |= server.outlook | fleet.record(rows[-1]["seconds"] if rows else 0.0, seconds)
         last = self.watching.ended or seconds >= self.assembly.recipe.seconds
         due = self.client_scores.due(len(self.recorder.rows), last=last)
         self.unscored = row, self._measure(seconds), self.client_scores.measure() if due else []

@@ -23,9 +23,9 @@ from fedgmr.experiments.views import MERGED, Views, level_name
 from fedgmr.files import MODEL, VIEWS, digest_file
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.display import in_notebook
+from fedgmr.reporting.plots import FIGURES
 from fedgmr.reporting.recorder import Recorder
 from fedgmr.reporting.records import Run
-from fedgmr.reporting.report import FIGURES
 from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.tasks import Task
 
@@ -86,7 +86,7 @@ class Result(Run):
         return pandas.DataFrame(self.history.client_table() if clients else self.history.table())
 
     def plot(self, figure: str = "accuracy") -> "Figure":
-        """Draw `accuracy`, `density`, `bytes` or `clients` as in the report; returns the matplotlib figure."""
+        """Draw `accuracy`, `density`, `bytes` or `clients`; returns the matplotlib figure."""
         if figure not in FIGURES:
             raise SettingError(f"figure is {figure!r}: {suggestion(str(figure), list(FIGURES))}")
         if in_notebook():

@@ -6,21 +6,24 @@ given out stand. `epoch` grows when some of them have changed. Read next: `watch
 
 import json
 import math
-import os
-import stat
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedgmr.files import METRICS
+from fedgmr.pages.events import RowEvents
+from fedgmr.pages.lines import Tail
+from fedgmr.reporting.history import History
 from fedgmr.reporting.recorder import HOST_CLOCK
 
 _COLUMNS = ("seconds", "tick", HOST_CLOCK, "accuracy", "loss", "bytes_server", "in_flight")
 _PER_CLIENT = ("level", "density", "staleness", "updates", "bytes_down", "bytes_up")
 _FIGURES = ("mean", "p10", "p50", "p90", "worst", "jain")  # of the evaluations per client
-INTEGERS = frozenset(("tick", "bytes_server", "in_flight", *_PER_CLIENT)) - {"density"}
-_END = 256  # bytes before the place where reading goes on, to notice a file that was written anew
+INTEGERS = frozenset(("tick", "bytes_server", "in_flight", "checks_left", *_PER_CLIENT)) - {"density"}
 _PACE = 10  # rows over which the time left is estimated
 
 
@@ -32,6 +35,7 @@ class Columns:
         self.per_client: dict[str, array[float]] = {name: array("d") for name in _PER_CLIENT}
         self.clients = 0
         self.first: Mapping[str, Any] = {}  # the first row
+        self.events = RowEvents()
         self._marks: list[int] = []  # one for each row, of all values but the host's clock
 
     def __len__(self) -> int:
@@ -40,18 +44,21 @@ class Columns:
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a row; ValueError where it is none, and then nothing is added."""
         single = dict(_single_values(row))
-        per_client = {name: _numbers(row[name]) for name in _PER_CLIENT}
-        counts = {len(values) for values in per_client.values()}
-        if counts != {self.clients if self._marks else len(row["level"])}:
+        per_client = {name: _numbers(row[name]) for name in _PER_CLIENT} | dict(_of_some(row))
+        clients = self.clients if self._marks else len(row["level"])
+        if {len(values) for values in per_client.values()} != {clients}:
             raise ValueError("not one number per client")
+        self.events.add(row, clients)
         if not self._marks:
-            self.clients, self.first = len(row["level"]), row
+            self.clients, self.first = clients, row
+        for name in per_client.keys() - self.per_client.keys():
+            self.per_client[name] = array("d", [math.nan]) * (clients * len(self))
         for name in single.keys() - self.single.keys():
             self.single[name] = array("d", [math.nan]) * len(self)
         for name, column in self.single.items():
             column.append(single.get(name, math.nan))
-        for name, values in per_client.items():
-            self.per_client[name].extend(values)
+        for name, column in self.per_client.items():
+            column.extend(per_client.get(name, array("d", [math.nan]) * clients))
         single.pop(HOST_CLOCK)
         parts = [array("d", single.values()), *per_client.values()]
         self._marks.append(hash((*single, *(part.tobytes() for part in parts))))
@@ -66,6 +73,14 @@ class Columns:
             flat, size = _plain(name, values[start * self.clients :]), max(1, self.clients)
             data["clients"][name] = [flat[at : at + size] for at in range(0, len(flat), size)]
         return data
+
+    def history(self) -> History:
+        """The rows as reporting has them, with as much of the rows themselves as tables ask for."""
+        figures = {name: column for name in _FIGURES if (column := self.single.get(f"clients {name}"))}
+        rows = [{"clients": {name: column[row] for name, column in figures.items()}} for row in range(len(self))]
+        single = {name: _array(name, self.single[name]) for name in _COLUMNS}
+        lists = {name: _array(name, self.per_client[name]).reshape(len(self), self.clients) for name in _PER_CLIENT}
+        return History(rows=rows, views={}, **single, **lists)
 
     def begins(self, other: "Columns") -> bool:
         """Whether another one has all these rows and perhaps more; the host's clock does not count."""
@@ -91,13 +106,13 @@ class FollowedRows:
     def __init__(self, directory: Path) -> None:
         self._path = directory / METRICS
         self.columns, self.epoch, self.problem = Columns(), 0, ""
-        self._tail, self._coming = _Tail(self._path), self.columns
+        self._tail, self._coming = Tail(self._path), self.columns
 
     def advance(self, *, at_work: bool) -> None:
         """Take in what is new; `at_work`: somebody works on the run, so rows that were dropped are written again."""
         lines = self._tail.read()
         if lines is None:
-            self._tail, self._coming, self.problem = _Tail(self._path), Columns(), ""
+            self._tail, self._coming, self.problem = Tail(self._path), Columns(), ""
             lines = self._tail.read() or []
         for line in () if self.problem else lines:
             try:
@@ -112,45 +127,6 @@ class FollowedRows:
         self.columns = coming
 
 
-class _Tail:
-    """The complete lines of a growing file, each given once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._end = path, 0, b""
-        self._seen: os.stat_result | None = None
-
-    def read(self) -> list[bytes] | None:
-        """The lines since the last look, without a half-written last one; None where the file was written anew."""
-        try:  # never through a link, nor waiting for what is no file
-            number = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return [] if self._seen is None else None
-        with os.fdopen(number, "rb") as file:
-            now, seen = os.fstat(number), self._seen
-            if not stat.S_ISREG(now.st_mode):
-                return []
-            if seen is not None and (
-                (now.st_dev, now.st_ino) != (seen.st_dev, seen.st_ino)
-                or now.st_size < self._offset
-                or (now.st_size == seen.st_size and now.st_mtime_ns != seen.st_mtime_ns)
-            ):
-                return None
-            if seen is not None and now.st_size == seen.st_size:
-                return []
-            file.seek(self._offset - len(self._end))
-            data = file.read()
-        if not data.startswith(self._end):
-            return None
-        self._seen = now
-        complete = data[: data.rfind(b"\n") + 1]
-        if len(complete) <= len(self._end):
-            return []
-        self._offset += len(complete) - len(self._end)
-        lines = complete[len(self._end) :].splitlines()
-        self._end = complete[-_END:]
-        return lines
-
-
 def _single_values(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name in _COLUMNS:
         yield name, _number(row[name])
@@ -163,6 +139,13 @@ def _single_values(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for name in _FIGURES:
         if name in row.get("clients", {}):
             yield f"clients {name}", _number(row["clients"][name])
+
+
+def _of_some(row: Mapping[str, Any]) -> Iterator[tuple[str, "array[float]"]]:
+    if "checks_left" in row:
+        yield "checks_left", _numbers(row["checks_left"])
+    if "accuracy" in row.get("clients", {}):
+        yield "own", _numbers(row["clients"]["accuracy"])
 
 
 def _number(value: Any) -> float:
@@ -180,6 +163,11 @@ def _numbers(values: Any) -> "array[float]":
     except TypeError:  # null among them
         found = array("d", [math.nan])
     return found if math.isfinite(sum(found)) else array("d", map(_number, values))
+
+
+def _array(name: str, values: Sequence[float]) -> NDArray[Any]:
+    found = np.array(values)
+    return np.nan_to_num(found).astype(np.int64) if name in INTEGERS and name != "staleness" else found
 
 
 def _plain(name: str, values: Sequence[float]) -> list[float | None]:

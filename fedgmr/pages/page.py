@@ -7,12 +7,28 @@ zoom; here drawing all lines took 20 ms, and the same strokes give the SVG files
 
 import base64
 import hashlib
-import re
-from html import escape
 from importlib.resources import files
 
-_SCRIPTS = ("elements", "source", "runs", "series", "pens", "drawing", "chart", "view", "table", "clients", "page")
-_PLACE = re.compile(r"\{(policy|title|style|data|script)\}")
+from markupsafe import Markup
+
+from fedgmr.reporting.markup import render
+
+_SCRIPTS = (
+    "elements",
+    "source",
+    "runs",
+    "series",
+    "pens",
+    "drawing",
+    "chart",
+    "view",
+    "table",
+    "settings",
+    "run",
+    "strips",
+    "clients",
+    "page",
+)
 
 
 def policy(*, live: bool) -> str:
@@ -27,15 +43,15 @@ def policy(*, live: bool) -> str:
 def page(title: str, data: str | None = None) -> str:
     """The whole page; `data` is the JSON text of a report's data, without it the page asks the server it came from."""
     inlined = "" if data is None else data.replace("<", "\\u003c")  # so no text of a run can end the element
-    parts = {
-        "policy": escape(policy(live=data is None)),
-        "title": escape(title),
-        "style": _style(),
-        "data": inlined,
-        "script": _script(),
-    }
-    # In one pass, because a title or the data may hold what looks like a place.
-    return _PLACE.sub(lambda place: parts[place[1]], _text("page.html"))
+    return render(
+        "pages/browser",
+        "page.html",
+        policy=policy(live=data is None),
+        title=title,
+        style=Markup(_style()),
+        data=Markup(inlined),
+        script=Markup(_script()),
+    )
 
 
 def _style() -> str:

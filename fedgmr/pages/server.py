@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from fedgmr.pages.page import page, policy
-from fedgmr.pages.watched import Watch
+from fedgmr.pages.watch import Watch
 
 ADDRESS = "127.0.0.1"
 _PATIENCE = 1.0  # seconds for an answer about many runs, the others follow in the next one
@@ -76,13 +76,17 @@ class _Answer(BaseHTTPRequestHandler):
     def _data(self, name: str, query: str) -> dict[str, Any] | None:
         if name == "api/state":
             return self.server.watch.state(_PATIENCE)
-        if name != "api/columns":
+        if name not in ("api/columns", "api/events", "api/provenance"):
             return None
         words = {key: values[-1] for key, values in parse_qs(query).items()}
         numbers = [_whole(words.get(key, "0")) for key in ("id", "from", "epoch")]
         if "id" not in words or None in numbers:
             return None
         number, start, epoch = (each or 0 for each in numbers)
+        if name == "api/provenance":
+            return self.server.watch.provenance(number)
+        if name == "api/events":
+            return self.server.watch.events(number, start, epoch)
         return self.server.watch.columns(number, start, epoch, clients=words.get("clients") != "0")
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str = _TEXT) -> None:

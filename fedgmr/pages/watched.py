@@ -1,33 +1,33 @@
-"""The watched runs: what state they are in, and their columns by number. A page never names a path.
+"""One watched run: the state it is in, its columns and events.
 
 Whatever the files hold is taken for text and numbers; a file that is a link, or that cannot be understood, is not
-shown. Read next: `server.py`, which answers a browser with it, and `report.py`.
+shown. Read next: `watch.py`, all runs of a page.
 """
 
 import math
 import os
 import re
 import stat
-import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedgmr.files import RECIPE, SUMMARY, UPDATES
+from fedgmr.files import METRICS, RECIPE, SUMMARY, UPDATES
 from fedgmr.pages.columns import FollowedRows
+from fedgmr.pages.events import JournalEvents
 from fedgmr.reading import Reading
-from fedgmr.reporting.records import read_summary
-from fedgmr.reporting.run_files import RunFiles, find_runs, flattened
+from fedgmr.reporting.records import Run, marks, read_run, read_summary
+from fedgmr.reporting.run_files import RunFiles, flattened
 from fedgmr.settings.text import read_mapping
-from fedgmr.version import __version__
 
 # Settings that tell no two runs apart: names, where the data lies, where and how a run is computed and saved.
 _ASIDE = re.compile(
     r"name|about|device|task\.options\.root|method\.title|checkpoint\..*|execution\.(?!tf32|autocast).*"
 )
-_TITLES = 3  # directories named in a title
-_LEFT_OUT = frozenset(("digest", "recipe_digest", "rows_digest", "models", "versions", "commit"))  # of a summary
+_PROVENANCE = ("commit", "device", "recipe_digest", "rows_digest")  # of a summary, beside `versions`
+_LEFT_OUT = frozenset(("digest", "models", "versions", *_PROVENANCE)) - {"device"}  # of a summary, in a state
+_CHANGED = "{} cannot be understood, or was changed: `fedgmr verify` says more."
 _LARGEST = 1 << 63
 
 
@@ -38,9 +38,11 @@ class WatchedRun:
         self.number, self.files = number, files
         self.rows = FollowedRows(files.path)
         self.settings: Mapping[str, Any] = {}
+        self._journal = JournalEvents(files.path) if (files.path / UPDATES).exists() else None
         self._recipe: Mapping[str, Any] = {}
         self._summary: Mapping[str, Any] = {}
         self._problem, self._at_work = "", False
+        self.notices: list[str] = []
         self._seen: object = None
         self.looked = -math.inf  # when, by a clock that only goes forward
 
@@ -48,20 +50,40 @@ class WatchedRun:
         """Take in what is new."""
         self.looked = time.monotonic()
         seen = [_identity(self.files.path / name) for name in (RECIPE, SUMMARY)]
-        if seen != self._seen:  # before the rows: where there is a summary, they are complete
+        changed = seen != self._seen
+        if changed:  # before the rows: where there is a summary, they are complete
             self._seen, self._problem = seen, ""
             self._recipe = self._read(RECIPE, read_mapping) if seen[0] else {}
             self._summary = self._read(SUMMARY, read_summary) if seen[1] else {}
             self.settings = {key: value for key, value in flattened(self._recipe).items() if not _ASIDE.fullmatch(key)}
         self._at_work = not self._summary and self.files.at_work()
         self.rows.advance(at_work=self._at_work)
+        if self._journal is None and (self.files.path / UPDATES).exists():
+            self._journal = JournalEvents(self.files.path)
+        if self._journal is not None:
+            self._journal.advance()
+        if changed:
+            self.notices = self._told()
+
+    def verify(self) -> None:
+        """Hold the rows to the summary's digest, which looking at a live run does not."""
+        try:
+            if self._summary:
+                read_run(self.files.path)
+        except (ValueError, OSError):  # whose words may name other places
+            self._problem = self._problem or _CHANGED.format(METRICS)
+
+    def run(self) -> Run:
+        """The run as tables read it."""
+        history = self.rows.columns.history()
+        return Run(path=Path(self.files.name), recipe_text="", summary=self._summary, history=history)
 
     def _read(self, name: str, read: Any) -> Mapping[str, Any]:
         try:
             data: Mapping[str, Any] = _plain(read(self.files.path / name))
             return data
         except (ValueError, TypeError, OSError, RecursionError):  # whose words may name other places
-            self._problem = f"{name} cannot be understood, or was changed: `fedgmr verify` says more."
+            self._problem = _CHANGED.format(name)
             return {}
 
     def columns(self, start: int, epoch: int, *, clients: bool = True) -> dict[str, Any]:
@@ -70,6 +92,20 @@ class WatchedRun:
         start = min(max(0, start), len(columns)) if epoch == self.rows.epoch else 0
         head = {"id": self.number, "epoch": self.rows.epoch, "from": start, "rows": len(columns)}
         return head | columns.given(start, clients=clients)
+
+    def events(self, start: int, epoch: int) -> dict[str, Any]:
+        """What clients did, in the rows from one on; of a deployed run always everything."""
+        columns = self.rows.columns
+        start = min(max(0, start), len(columns)) if epoch == self.rows.epoch and self._journal is None else 0
+        head = {"id": self.number, "epoch": self.rows.epoch, "from": start, "rows": len(columns)}
+        return head | (columns.events.given(start) if self._journal is None else self._journal.given())
+
+    def provenance(self) -> dict[str, Any]:
+        """The recipe as it stands in the directory, and what the run was computed with."""
+        path = self.files.path / RECIPE
+        text = path.read_text(encoding="utf-8", errors="replace") if _identity(path) else ""
+        facts = {key: self._summary[key] for key in _PROVENANCE if self._summary.get(key)}
+        return {"recipe": text, "facts": {**facts, **self._summary.get("versions", {})}}
 
     def entry(self, differing: Iterable[str]) -> dict[str, Any]:
         """What a state says about the run; of its settings only the differing ones."""
@@ -90,8 +126,13 @@ class WatchedRun:
             "clients": columns.clients,
             "ladder": self._ladder(),
             "links": self._links(),
-            "clock": self._summary.get("clock") or ("real" if (self.files.path / UPDATES).exists() else "virtual"),
-            "metric": self._metric(),
+            "clock": self._summary.get("clock") or ("virtual" if self._journal is None else "real"),
+            "events": len(columns) if self._journal is None else self._journal.lines,
+            "metric": self._readings()[0],
+            "others": self._readings()[1:],
+            "notices": self.notices,
+            "marks": self._marks(),
+            "page": None,
             "summary": {key: value for key, value in self._summary.items() if key not in _LEFT_OUT} or None,
         }
 
@@ -124,65 +165,31 @@ class WatchedRun:
         links = [link for link in _listed(self._recipe, "fleet", "links") if isinstance(link, Mapping)]
         return [[_number(link.get("down")), _number(link.get("up"))] for link in links] or None
 
-    def _metric(self) -> dict[str, Any]:
+    def _readings(self) -> list[dict[str, Any]]:
+        """How the values of the metrics are read, the leading one first."""
         try:
-            reading = Reading.recorded(self._summary or self.rows.columns.first)[0]
+            readings = Reading.recorded(self._summary or self.rows.columns.first)
         except ValueError:
-            reading = Reading()
-        return {"key": "accuracy", **_plain(reading.data), "factor": reading.factor}
+            readings = [Reading()]
+        found = [{**_plain(reading.data), "factor": reading.factor} for reading in readings]
+        return [{"key": f"metric {each['name']}" if place else "accuracy", **each} for place, each in enumerate(found)]
 
+    def _told(self) -> list[str]:
+        """Sentences about how the run ended; of one that has not, its status says it all."""
+        if not self._summary or not len(self.rows.columns):
+            return []
+        marked, problem = self._marks(), self._summary.get("problem")
+        return [text for text in self.run().notices if text not in marked] + ([str(problem)] if problem else [])
 
-class Watch:
-    """The runs in and below directories, also those that begin later; several threads may ask."""
-
-    def __init__(self, directories: Sequence[Path]) -> None:
-        self._directories = [Path(directory).absolute() for directory in directories]
-        self._runs: dict[Path, WatchedRun] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def title(self) -> str:
-        """What is watched, in a few words."""
-        names = ", ".join(directory.name for directory in self._directories[:_TITLES])
-        if len(self._directories) > _TITLES:
-            names += f" and {len(self._directories) - _TITLES} more"
-        return names.encode(errors="replace").decode()  # a name of a file may be no text
-
-    def state(self, patience: float = math.inf) -> dict[str, Any]:
-        """The runs as they are now; of many long ones as many as can be read in so many seconds, then the others."""
-        with self._lock:
-            runs, end = self._look(), time.monotonic() + patience
-            for run in sorted(runs, key=lambda run: run.looked):
-                run.advance()
-                if time.monotonic() > end:
-                    break
-            runs = [run for run in runs if run.looked > -math.inf]
-            keys = dict.fromkeys(key for run in runs for key in run.settings)
-            differing = [key for key in keys if len({repr(run.settings.get(key)) for run in runs}) > 1]
-            return {"title": self.title, "made": __version__, "runs": [run.entry(differing) for run in runs]}
-
-    def columns(self, number: int, start: int, epoch: int, *, clients: bool = True) -> dict[str, Any] | None:
-        """The rows of a run from one on; None where there is no such run."""
-        with self._lock:
-            for run in self._runs.values():
-                if run.number == number:
-                    run.advance()
-                    return run.columns(start, epoch, clients=clients)
-        return None
-
-    def _look(self) -> list[WatchedRun]:
-        """The runs that are there, each with the number that it has once and for all."""
-        found = []
-        for directory in self._directories:
-            try:
-                several = len(self._directories) > 1
-                for files in find_runs(directory):
-                    name = f"{directory.name}/{files.name}" if several and files.path != directory else files.name
-                    named = RunFiles(path=files.path, name=name)
-                    found.append(self._runs.setdefault(files.path, WatchedRun(len(self._runs), named)))
-            except OSError:  # a directory that was removed just now
-                continue
-        return list(dict.fromkeys(found))
+    def _marks(self) -> list[str]:
+        """Sentences that a reader must know before believing the numbers, also while the run goes on."""
+        evaluation = self._recipe.get("evaluation")
+        on_test = isinstance(evaluation, Mapping) and evaluation.get("validation") == "test"
+        known = self._summary or {"short": self._recipe.get("short") is True, "decides_on_test": on_test}
+        try:
+            return marks(known, Reading.recorded(self._summary or self.rows.columns.first)[0])
+        except ValueError:
+            return []
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:

@@ -4,58 +4,52 @@ Values are coloured within their column, ours and the paper's alike, because tas
 one scale around zero, blue above the paper's number and orange below; colour-blind readers can tell them apart.
 """
 
+import base64
 from collections.abc import Mapping
-from html import escape
+from typing import Any
 
 from fedgmr.paper.tables import Block, Cell, Column, Measure, Table
-from fedgmr.reporting.html_page import Page
+from fedgmr.reporting.markup import render
 
 _LOW, _HIGH = (247, 251, 255), (66, 146, 198)
 _BELOW, _MIDDLE, _ABOVE = (230, 126, 34), (248, 248, 248), (33, 113, 181)
 _FULL_SCALE = 10.0  # points or percent at which a difference has its full colour
-_STYLE = """<style>.heat td { border: 1px solid var(--paper); color: #111; text-align: center; }
-.heat td.none { color: inherit; }</style>"""
+_NOT_COMPARABLE = "These runs do not have the paper's length or settings: differences are not comparable."
 
 
-def table_page(table: Table, images: Mapping[str, bytes]) -> Page:
-    """The page with the table's figures, which are given as PNG images."""
-    page = Page(table.heading, table.about)
-    page.add(_STYLE)
-    if not table.comparable:
-        page.notices(["These runs do not have the paper's length or settings: differences are not comparable."])
-    page.notices(table.cautions)
-    for block in table.blocks:
-        if block.title:
-            page.heading(block.title)
-        for number, name in table.headers.items():
-            page.heading(name, level=3)
-            page.add(_map(block, number))
-    if images:
-        page.heading("Figures")
-    for image in images.values():
-        page.figure(image, "Growth of accuracy by density, by stage of training.")
-    if table.notes:
-        page.heading("Notes")
-        items = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
-        page.add(f'<ul class="soft">{items}</ul>')
-    return page
+def table_page(table: Table, images: Mapping[str, bytes]) -> str:
+    """The text of the page with the table's figures, which are given as PNG images."""
+    blocks = [
+        {
+            "title": block.title,
+            "maps": [{"name": name, **_map(block, number)} for number, name in table.headers.items()],
+        }
+        for block in table.blocks
+    ]
+    return render(
+        "paper",
+        "table.html",
+        table=table,
+        cautions=[*([] if table.comparable else [_NOT_COMPARABLE]), *table.cautions],
+        blocks=blocks,
+        images=[base64.b64encode(image).decode() for image in images.values()],
+        caption="Growth of accuracy by density, by stage of training.",
+    )
 
 
-def _map(block: Block, kind: Column) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("", *block.columns))
+def _map(block: Block, kind: Column) -> dict[str, Any]:
+    """The header, and by row the colour and the text of every cell."""
     scales = {column: _scale(block, column) for column in block.columns}
-    lines = []
+    rows = []
     for row in block.rows:
         cells = []
         for column in block.columns:
             cell = block.cells.get((row, column), Cell(absent=""))
             plain = kind != "difference" and row in block.uncoloured
             colour = None if plain else _colour(block, kind, cell, scales[column])
-            look = 'class="none"' if colour is None else f'style="background:{colour}"'
-            cells.append(f"<td {look}>{escape(block.text(cell, kind, compact=True))}</td>")
-        lines.append(f'<tr><th scope="row">{escape(row)}</th>{"".join(cells)}</tr>\n')
-    table = f'<table class="heat"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-    return f'<div class="wide">{table}</div>'
+            cells.append((colour, block.text(cell, kind, compact=True)))
+        rows.append((row, cells))
+    return {"header": ["", *block.columns], "rows": rows}
 
 
 def _scale(block: Block, column: str) -> tuple[float, float]:

@@ -23,7 +23,9 @@ def write_table(table: Table, directory: Path) -> Path:
         images = {name: chart.save(directory, name) for name, chart in table.figures().items()}
     for kind, text in {"csv": _csv(table), "md": _markdown(table), "tex": _latex(table)}.items():
         write_atomic(directory / f"table.{kind}", text)
-    return table_page(table, images).write(directory / "table.html")
+    page = directory / "table.html"
+    write_atomic(page, table_page(table, images))
+    return page
 
 
 def table_text(table: Table) -> str:

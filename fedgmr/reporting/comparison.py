@@ -1,7 +1,7 @@
-"""Methods side by side: runs grouped by method, mean and std over seeds, as a table, a CSV file and a page.
+"""Methods side by side: runs grouped by method, mean and std over seeds, as a table, a CSV file and figures.
 
-`compare_runs` reads and computes, `Comparison` holds the numbers and writes them as text, files and a page. The std is
-the sample std (n - 1), absent for a single run.
+`compare` computes, `Comparison` holds the numbers and writes them as text, files and figures; `pages` shows them beside
+the curves. The std is the sample std (n - 1), absent for a single run.
 """
 
 import csv
@@ -10,7 +10,6 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -18,20 +17,11 @@ import numpy as np
 from fedgmr.files import write_atomic
 from fedgmr.reading import Reading
 from fedgmr.reporting import plots
-from fedgmr.reporting.html_page import Page
+from fedgmr.reporting.chart import Chart
 from fedgmr.reporting.method_row import OF_CLIENTS, MethodRow, mean
-from fedgmr.reporting.quantities import (
-    align_table,
-    format_seconds,
-    markdown_table,
-)
+from fedgmr.reporting.quantities import align_table, format_seconds, markdown_table
 from fedgmr.reporting.records import Curve, Run, read_run
 
-_CAPTIONS = {
-    "accuracy": "{metric} of the global model: mean over the runs, in a band of one std either way.",
-    "density": "Mean density of the sub-models (1 is the full model); equal methods share a line.",
-    "bytes": "Data all clients together received and sent (1 MB is 10⁶ bytes), mean over the runs.",
-}
 _ENDED = ("finished", "diverged")
 _SAME_LENGTH = 1.01  # runs whose lengths differ by less than this factor had the same time budget
 
@@ -97,43 +87,38 @@ class Comparison:
         writer.writerows([*(getattr(row, name) for name in names), self.budget, self.target] for row in self.rows)
         return buffer.getvalue()
 
-    def write(self, directory: str | Path) -> Path:
-        """Write `report.html`, `comparison.csv`, `comparison.md` and the figures (PNG and PDF); returns the page."""
+    def write(self, directory: str | Path) -> None:
+        """Write `comparison.csv` and `comparison.md`."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / "comparison.csv", self.csv())
+        write_atomic(folder / "comparison.md", self.markdown())
+
+    def charts(self) -> dict[str, Chart]:
+        """The figures by name: leading metric and mean density over time, bytes; means over the runs."""
         accuracy, density, totals = {}, {}, {}
         for title, runs in self.groups.items():
             accuracy[title] = Curve.average(runs, lambda run: run.history.accuracy)
             density[title] = Curve.average(runs, lambda run: run.history.density.mean(axis=1))
             sums = [(run.history.bytes_down[-1].sum(), run.history.bytes_up[-1].sum()) for run in runs]
             totals[title] = np.mean(sums, axis=0)
-        charts = {
+        return {
             "accuracy": plots.accuracy_figure(accuracy, target=self.target, reading=self.reading),
             "density": plots.mean_density_figure(density),
             "bytes": plots.method_bytes_figure(totals),
         }
-        best = self.rows[0]
-        lead = f"Best after {format_seconds(self.budget)}: {best.method}, {self.reading.text(best.accuracy)}."
-        page = Page(self.title, lead)
-        page.notices(self.notes)
-        page.heading("Methods")
-        page.table(*self.table())
-        page.add(f'<p class="soft">{escape(self.heading())}</p>')
-        page.heading("Figures")
-        for name, chart in charts.items():
-            page.figure(chart.save(folder, name), _CAPTIONS[name].format(metric=self.reading.title))
-        page.heading("Provenance")
-        page.details("Run directories", "\n".join(str(run.path) for runs in self.groups.values() for run in runs))
-        write_atomic(folder / "comparison.csv", self.csv())
-        write_atomic(folder / "comparison.md", self.markdown())
-        return page.write(folder / "report.html")
 
 
 def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None, clients: bool = False) -> Comparison:
-    """Compare the runs in `dirs`, grouped by method.
+    """Compare the runs in directories, as `compare` does."""
+    return compare([read_run(directory) for directory in dirs], target=target, clients=clients)
+
+
+def compare(runs: Sequence[Run], *, target: float | None = None, clients: bool = False) -> Comparison:
+    """Compare runs, grouped by method.
 
     Args:
-        dirs: run directories of one task and one fleet.
+        runs: of one task and one fleet.
         target: value of the leading metric (0..1 for an accuracy) for "time to" and "data to"; unless given 95 % of
             the best method's mean, or 105 % where less is better.
         clients: whether tables have the 10th percentile, the worst client and Jain's index.
@@ -141,9 +126,8 @@ def compare_runs(dirs: Sequence[str | Path], *, target: float | None = None, cli
     Returns:
         The comparison. Unfinished runs are left out, with a note, unless no run has finished.
     """
-    if not dirs:
+    if not runs:
         raise ValueError("no runs to compare: name at least one run directory")
-    runs = [read_run(directory) for directory in dirs]
     ended = [run for run in runs if run.status in _ENDED] or runs
     _check_comparable(ended)
     reading = ended[0].reading

@@ -1,9 +1,9 @@
 """The figures: accuracy and density over virtual time, bytes per client; for one run or several methods.
 
-Each function draws one chart, which can be saved and embedded. Read `report` and `comparison` next, which do that.
+Each function draws one chart, for print and for notebooks; `pages` draws for the browser. Read `comparison` next.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,3 +162,22 @@ def method_bytes_figure(totals: Mapping[str, NDArray[np.float64]]) -> Chart:
     chart.draw_bars(down, up)
     chart.axes.set_yticks(range(len(totals)), list(totals))
     return chart
+
+
+def _of_one_run(run: Run) -> Chart:
+    curve = Curve(seconds=run.history.seconds, mean=run.history.accuracy)
+    return accuracy_figure({run.title: curve}, clock=run.clock, reading=run.reading)
+
+
+FIGURES: Mapping[str, Callable[[Run], Chart]] = {
+    "accuracy": _of_one_run,
+    "density": density_figure,
+    "bytes": bytes_figure,
+    "clients": clients_figure,  # where clients were measured
+}
+
+
+def charts_of(run: Run) -> dict[str, Chart]:
+    """All figures of a run, by name."""
+    measured = bool(np.isfinite(run.history.of_clients("p50")).any())
+    return {name: draw(run) for name, draw in FIGURES.items() if measured or name != "clients"}

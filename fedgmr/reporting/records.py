@@ -1,7 +1,7 @@
 """A run directory, read back: recipe, evaluations and summary as one value.
 
 The files are `recipe.yaml`, `metrics.jsonl` (one JSON object per evaluation) and `summary.json` (absent until
-a run ends). Read `report` or `comparison` next.
+a run ends). Read `plots` or `comparison` next.
 """
 
 import math
@@ -141,20 +141,24 @@ class Run:
             notices.append(f"Stopped at {end} by {self.stopped.get('by')}: {self.stopped.get('reason')}.")
         elif self.status != "finished":
             notices.append(f"This run ended with status “{self.status}”. Shown up to {end}.")
-        if self.summary.get("advice"):
-            notices.append(str(self.summary["advice"]))
-        if self.summary.get("short"):
-            notices.append("Short run: a shortened recipe, good for trying things out, not for conclusions.")
-        if self.summary.get("decides_on_test"):
-            notices.append(f"Decides on the test set: nothing is held out, so its {self.reading.name} is optimistic.")
-        if self.summary.get("stand_in"):
-            notices.append(f"Stand-in data: {self.summary['stand_in']}.".replace("..", "."))
-        return notices
+        return [*notices, *marks(self.summary, self.reading)]
 
     def _first_reaching(self, target: float) -> int | None:
         sign = self.reading.score(1.0)
         reached = np.flatnonzero(sign * self.history.accuracy >= sign * target)
         return int(reached[0]) if reached.size else None
+
+
+def marks(summary: Mapping[str, Any], reading: Reading) -> list[str]:
+    """Sentences about a run that hold however it ended; `reading`: of its leading metric."""
+    found = [str(summary["advice"])] if summary.get("advice") else []
+    if summary.get("short"):
+        found.append("Short run: a shortened recipe, good for trying things out, not for conclusions.")
+    if summary.get("decides_on_test"):
+        found.append(f"Decides on the test set: nothing is held out, so its {reading.name} is optimistic.")
+    if summary.get("stand_in"):
+        found.append(f"Stand-in data: {summary['stand_in']}.".replace("..", "."))
+    return found
 
 
 def validated(summary: Mapping[str, Any]) -> float | None:

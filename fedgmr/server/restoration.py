@@ -119,6 +119,10 @@ class Restoration(Protocol):
     def restore(self, check: Check) -> dict[int, int]:
         """New level by client, for the clients that move."""
 
+    def checks_left(self, client: int, memory: Memory) -> int | None:
+        """After how many checks without improvement a client would move up; None where the rule counts no checks."""
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Saturation(Restoration):
@@ -194,6 +198,12 @@ class Saturation(Restoration):
         if moved:
             memory.server.clear()
         return moved
+
+    def checks_left(self, client: int, memory: Memory) -> int:
+        """What is left of the patience or hold-off, and of a pause; a first check only begins to compare."""
+        watcher = memory.clients.get(client, Watcher())
+        first = 1 if watcher.best == -math.inf else 0
+        return max(1, first + self.patience - watcher.waited + memory.pause, watcher.hold)
 
     def _metric(self, client: int, check: Check) -> float | None:
         if self.own_updates:

@@ -303,6 +303,18 @@ class Server:
             self.levels = self.rules.ranking.rank(self._ranking_inputs(self.levels, held))
             self.map_version += 1
 
+    @property
+    def outlook(self) -> dict[str, list[int | None]]:
+        """For a row: after how many checks without improvement each client would move up; nothing where none counts."""
+        rule, top = self.rules.restoration, len(self.ladder) - 1
+        if rule is None:
+            return {}
+        left = [
+            rule.checks_left(client, self.memory) if level < top else None
+            for client, level in enumerate(self.client_levels)
+        ]
+        return {"checks_left": left} if rule.checks_left(0, self.memory) is not None else {}
+
     def _ranking_inputs(self, current: LevelMap | None, held: frozenset[int] = frozenset()) -> RankingInputs:
         return RankingInputs(
             layout=self.layout,

@@ -36,17 +36,17 @@ class Outcome:
 
 
 class Command:
-    """`fedgmr ARGUMENTS` in `folder`; figures are left out (as where matplotlib is missing) unless asked for."""
+    """`fedgmr ARGUMENTS` in `folder`."""
 
     def __init__(self, folder: Path, streams: Path) -> None:
         self.folder, self.streams = folder, streams
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["pytest", "fedgmr.cli.main", "fedgmr.experiments.run", "torch.optim"])
 
-    def __call__(self, *arguments: str, before: Callable[[], None] | None = None, figures: bool = False) -> Outcome:
+    def __call__(self, *arguments: str, before: Callable[[], None] | None = None) -> Outcome:
         """Run to the end; `before` is called in the process first."""
         files = (str(self.streams / "out"), str(self.streams / "err"))
-        process = self._context.Process(target=_child, args=(arguments, str(self.folder), files, before, figures))
+        process = self._context.Process(target=_child, args=(arguments, str(self.folder), files, before))
         process.start()
         process.join(120)
         if process.exitcode is None:
@@ -61,15 +61,12 @@ def _child(
     folder: str,
     files: tuple[str, str],
     before: Callable[[], None] | None,
-    figures: bool,
 ) -> None:
     for number, file in enumerate(files, start=1):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(descriptor, number)
     os.chdir(folder)
     sys.argv = ["fedgmr", *arguments]
-    if not figures:
-        sys.modules["matplotlib"] = None  # type: ignore[assignment]
     from fedgmr.cli.main import main
 
     if before is not None:

@@ -31,15 +31,16 @@ def test_a_run_needs_no_figures(fedgmr: Command, tmp_path_factory: pytest.TempPa
     (blocked / "sitecustomize.py").write_text(BLOCKER)
     write_recipe(folder / "r.json", RECIPES["fedgmr"])
 
-    def run(*words: str) -> str:
+    def run(*words: str, code: int = 0) -> str:
         process = spawn(*words, folder=folder, path=blocked)
         out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
+        assert process.returncode == code, err
         assert "warning" not in err
-        return out
+        return err if code else out
 
     out = run("run", "r.json", "output=run", "checkpoint.every=4")
-    assert "no report: the package matplotlib" in out
+    assert "Report: run/report.html" in out
+    assert "--figures needs the package matplotlib" in run("report", "run", "--figures", "figures", code=2)
     whole = _left(folder / "run")
 
     for name in ("summary.json", "model.safetensors"):  # as if it had been interrupted

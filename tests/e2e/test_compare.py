@@ -38,7 +38,7 @@ def test_compare_runs_resumes_and_repeats_nothing(compare: Command) -> None:
     first = (both / "fedgmr-seed3" / "summary.json").stat().st_mtime_ns
     kept = sorted((both / "fedgmr-seed4" / "checkpoints").glob("tick-*"))[0].name
 
-    ended = compare(*WORDS, figures=True)
+    ended = compare(*WORDS)
     assert ended.code == 0, ended.err
     assert sorted(path.name for path in both.iterdir() if path.is_dir()) == RUNS
     assert (both / "fedgmr-seed3" / "summary.json").stat().st_mtime_ns == first
@@ -59,7 +59,7 @@ def test_compare_runs_resumes_and_repeats_nothing(compare: Command) -> None:
     assert all((both / run / "report.html").exists() for run in RUNS)
 
     before = _left(both)
-    again = compare(*WORDS, figures=True)
+    again = compare(*WORDS)
     assert again.code == 0
     assert again.out == ended.out
     assert _left(both) == before
@@ -83,7 +83,7 @@ def test_a_diverged_run_does_not_keep_the_others_from_theirs(compare: Command) -
     write_recipe(compare.folder / "r.json", recipe("dense", seconds=60.0, **wild))
     words = ("compare", "r.json", "--methods", "fedasync,fedavg", "output=both", "training.steps=4")
     for _ in range(2):
-        ended = compare(*words, figures=True)
+        ended = compare(*words)
         assert ended.code == 3, ended.err
         assert "warning: fedasync-seed3: The training of client" in ended.err
         assert "FedAvg" in ended.out

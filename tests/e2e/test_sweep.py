@@ -73,12 +73,18 @@ def test_what_it_prints_and_its_exit_code(sweep: Command) -> None:
     words = ("sweep", "r.json", "training.steps=4", "--grid", "seconds=60,80", "--store", "store", "--seeds", "2")
     ended = sweep(*words, "--methods", "fedavg")
     assert ended.code == 0, ended.err
-    first, header, rule, *rows, note = ended.out.splitlines()
+    first, header, rule, *rows, note, _, report = ended.out.splitlines()
     assert first.startswith("4 runs: 4 to start. About ")
     assert first.endswith(" s, after a short trial. Store: store")
     assert header.split() == ["seconds", "method", "runs", "accuracy", "(%)", "at", "validation", "(%)"]
     assert set(rule) == {"-"}
     assert note == "note: short runs (4 of 4), not for conclusions"
+    assert report == "Report: store/report.html"
+    assert len((sweep.folder / "store" / "sweep.csv").read_text().splitlines()) == 5
+    runs = sorted(path.parent.name for path in sweep.folder.glob("store/*/report.html"))
+    assert [name.rpartition("-")[0] for name in runs] == [
+        f"small-fedavg-seconds-{seconds}-s{seed}" for seconds in (60, 80) for seed in (3, 4)
+    ]
     assert [row.split()[:3] for row in rows] == [["60", "FedAvg", "2"], ["80", "FedAvg", "2"]]
     finals = [json.loads(path.read_text()) for path in sweep.folder.glob("store/*/summary.json")]
     mean = sum(100 * end["final_accuracy"] for end in finals if end["seconds"] == 60.0) / 2
@@ -88,7 +94,7 @@ def test_what_it_prints_and_its_exit_code(sweep: Command) -> None:
     assert ended.code == 3
     assert ended.out.startswith("8 runs: 4 finished, 4 to start. About ")
     assert "after a short trial" in ended.out  # FedAvg says nothing about another method
-    assert ended.err.count("warning: small-fedasync-s") == 4
+    assert ended.err.count("warning: small-fedasync-seconds-") == 4
     assert ended.out.count("2 diverged") == 2
 
     ended = sweep(*words, "--methods", "fedavg,fedasync")
@@ -152,7 +158,7 @@ class _Kept:
 
     @staticmethod
     def _files(run: Path) -> list[tuple[str, int, int]]:
-        files = sorted(path for path in run.rglob("*") if path.is_file())
+        files = sorted(path for path in run.rglob("*") if path.is_file() and path.name != "report.html")
         return [(path.name, path.stat().st_ino, path.stat().st_mtime_ns) for path in files]
 
 

@@ -17,8 +17,9 @@ from fedgmr import metrics
 from fedgmr.experiments.assembly import assemble, resolve
 from fedgmr.experiments.client_scores import ClientScores, client_figures, jain_index
 from fedgmr.experiments.dealing import deal
+from fedgmr.pages.watch import Watch
 from fedgmr.recipe import recipe_from
-from fedgmr.reporting import compare_runs, write_report
+from fedgmr.reporting import compare_runs
 from fedgmr.tasks.partition import SampleOrder
 
 EVALUATION = {"every_seconds": 40.0, "clients": 3, "client_holdout": 0.25}
@@ -87,9 +88,13 @@ def test_clients_are_measured_with_the_models_they_would_be_handed(tmp_path: Pat
     assert np.isnan(result.history.of_clients("jain")[1])
     assert result.history.client_table()[-1]["clients.accuracy"] == clients["accuracy"][-1]
 
-    page = write_report(result.save(tmp_path / "run")).read_text()
-    for text in ("10th percentile", f"{100 * clients['p10']:.2f} %", f"{clients['jain']:.3f}", "Fine-tuned 2 steps"):
-        assert text in page
+    watch = Watch([result.save(tmp_path / "run")])
+    assert watch.state()["runs"][0]["summary"]["personal"] == personal
+    shown = watch.columns(0, 0, 0)
+    assert shown is not None
+    assert [shown["columns"][f"clients {name}"][-1] for name in ("p10", "jain")] == [clients["p10"], clients["jain"]]
+    assert shown["clients"]["own"][-1] == clients["accuracy"]
+    assert shown["clients"]["own"][1] == [None] * len(clients["accuracy"])
     comparison = compare_runs([tmp_path / "run"], clients=True)
     header, row = comparison.table()
     assert header[-3:] == ["10th percentile (%)", "worst client (%)", "Jain's index"]

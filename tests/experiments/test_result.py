@@ -12,7 +12,7 @@ from e2e.recipes import FLEET
 
 import fedgmr
 from fedgmr.experiments.seal import verify_run
-from fedgmr.reporting import write_report
+from fedgmr.pages.report import write_report
 from fedgmr.reporting.history import History
 
 LINKS = [fedgmr.Link(**link) for link in FLEET["links"]]
@@ -116,7 +116,8 @@ def test_a_history_becomes_flat_tables(live: fedgmr.Result) -> None:
     clients = live.history.client_table()
     assert len(clients) == 5 * len(rows)
     assert clients[-2] == {"seconds": 60.0, "tick": last["tick"], "client": 3} | {
-        name: last[name][3] for name in ("density", "level", "staleness", "updates", "bytes_down", "bytes_up")
+        name: last[name][3]
+        for name in ("density", "level", "staleness", "updates", "bytes_down", "bytes_up", "checks_left")
     }
     with pytest.raises(KeyError, match="'acuracy' is not a field of every row"):
         live.history["acuracy"]

@@ -18,8 +18,8 @@ from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import create_run, locked, resolved_text, write_summary
 from fedgmr.experiments.seal import digest_recipe, read_sealed_run, verify_run
 from fedgmr.experiments.sweep import find_finished, recipe_key
+from fedgmr.pages.report import write_report
 from fedgmr.reporting.recorder import digest_rows
-from fedgmr.reporting.report import write_report
 from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.text import dump, read_mapping

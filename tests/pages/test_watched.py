@@ -13,7 +13,7 @@ from e2e.recipes import recipe
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import locked
 from fedgmr.pages.columns import Columns, FollowedRows
-from fedgmr.pages.watched import Watch
+from fedgmr.pages.watch import Watch
 from fedgmr.recipe import recipe_from
 from fedgmr.reporting.watcher import Watcher
 
@@ -23,7 +23,14 @@ from .conftest import row
 def test_columns_by_hand(make_run: Any, tmp_path: Path, write_rows: Any) -> None:
     run = make_run(tmp_path / "run", 2)
     views = {"padded": {"accuracy": 0.75, "loss": 1.0}}
-    last = row(2, views=views, metrics={"F1": None}, validation=0.5, clients={"mean": 0.25, "accuracy": [0.1, 0.4]})
+    last = row(
+        2,
+        views=views,
+        metrics={"F1": None},
+        validation=0.5,
+        clients={"mean": 0.25, "accuracy": [0.1, 0.4]},
+        checks_left=[3, None],
+    )
     write_rows(run, [{**last, "loss": float("inf")}], mode="a")
     watch = Watch([run])
     watch.state()
@@ -52,6 +59,8 @@ def test_columns_by_hand(make_run: Any, tmp_path: Path, write_rows: Any) -> None
             "updates": [[1, 3], [2, 6]],
             "bytes_down": [[1000, 4000], [2000, 8000]],
             "bytes_up": [[500, 2000], [1000, 4000]],
+            "own": [[None, None], [0.1, 0.4]],
+            "checks_left": [[None, None], [3, None]],
         },
     }
     whole = watch.columns(0, 2, 7)
@@ -86,6 +95,11 @@ def test_state_by_hand(make_run: Any, tmp_path: Path) -> None:
         "ladder": [0.5, 1.0],
         "links": [[1.0, 0.5], [8.0, 4.0]],
         "clock": "virtual",
+        "events": 3,
+        "others": [],
+        "notices": [],
+        "marks": [],
+        "page": None,
         "metric": {
             "key": "accuracy", "name": "accuracy", "unit": "%", "factor": 100.0, "higher_is_better": True, "digits": 2,
         },

@@ -7,7 +7,6 @@ import pytest
 from fedgmr.reporting import compare_runs
 
 from .conftest import evaluation, write_curve, write_run
-from .test_report import PageReader, assert_self_contained
 
 
 @pytest.fixture
@@ -142,20 +141,12 @@ def test_wrong_arguments_are_refused(dirs: list[Path]) -> None:
         compare_runs([])
 
 
-def test_everything_is_written_and_self_contained(study: list[Path], tmp_path: Path) -> None:
+def test_everything_is_written(study: list[Path], tmp_path: Path) -> None:
     comparison = compare_runs(study)
-    path = comparison.write(tmp_path / "deep" / "out")
-    figures = {f"{name}.{kind}" for name in ("accuracy", "density", "bytes") for kind in ("png", "pdf")}
-    assert {file.name for file in path.parent.iterdir()} == figures | {
-        "report.html",
-        "comparison.csv",
-        "comparison.md",
-    }
-    page = path.read_text(encoding="utf-8")
-    assert_self_contained(page)
-    reader = PageReader(page)
-    assert reader.rows == comparison.table()
-    assert len([reference for reference in reader.references if reference.startswith("data:image/png")]) == 3
+    folder = tmp_path / "deep" / "out"
+    comparison.write(folder)
+    assert {file.name for file in folder.iterdir()} == {"comparison.csv", "comparison.md"}
     assert comparison.rows[0].method == "FedGMR"
-    assert (path.parent / "comparison.csv").read_text() == comparison.csv()
-    assert (path.parent / "comparison.md").read_text(encoding="utf-8") == comparison.markdown()
+    assert (folder / "comparison.csv").read_text() == comparison.csv()
+    assert (folder / "comparison.md").read_text(encoding="utf-8") == comparison.markdown()
+    assert list(comparison.charts()) == ["accuracy", "density", "bytes"]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -158,6 +159,25 @@ def test_after_a_move_a_client_holds_off() -> None:
     metrics = [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6, 0.6]
     moves = [number for number, metric in enumerate(metrics, start=1) if better.check(dict.fromkeys(range(5), metric))]
     assert moves == [3, 9], "an improvement at the end of the hold-off starts the count again"
+
+
+def test_checks_left_are_those_until_the_move() -> None:
+    """Whatever a rule remembers: without improvement a client moves at just the check that was foretold."""
+    for rule in (Saturation(patience=3), Saturation(patience=2, hold_off=3), Saturation(patience=2, server=True)):
+        fleet = Fleet(rule, [0])
+        for check in range(40):
+            foretold = rule.checks_left(0, fleet.memory)
+            trial = deepcopy(fleet)
+            steady = Measured(dict.fromkeys(range(5), 0.0))  # the padded model says nothing
+            moved = next(number for number in range(1, 99) if trial.check(steady))
+            assert moved == foretold, (rule, check)
+            padded = 0.01 * (check % 7) if rule.server else None
+            fleet.check(Measured(dict.fromkeys(range(5), 0.1 * (check % 5)), padded=padded))
+            if fleet.levels[0] == len(PAPER) - 1:
+                fleet.levels[0] = 0
+    assert FixedTime().checks_left(0, Memory()) is None
+    assert Saturation(patience=5).checks_left(0, Memory()) == 6, "the first check is what others are compared with"
+    assert Saturation(patience=5).checks_left(0, Memory(clients={0: Watcher(best=0.5, waited=3)})) == 2
 
 
 def test_own_updates_are_each_clients_own() -> None:

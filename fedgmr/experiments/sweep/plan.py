@@ -23,6 +23,7 @@ from fedgmr.settings.trust import import_paths
 
 Status = Literal["finished", "diverged", "interrupted", "missing"]
 _ENDED = ("finished", "diverged")
+_LONGEST_WORD, _LONGEST_WORDS = 32, 100  # letters in the name of a directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +46,13 @@ class PlannedRun:
         return self.status in ("interrupted", "missing")
 
 
-def plan_sweep(recipes: Sequence[Recipe], store: Path, *, also: Sequence[Path] = ()) -> list[PlannedRun]:
+def plan_sweep(
+    recipes: Sequence[Recipe], store: Path, *, also: Sequence[Path] = (), words: Sequence[Sequence[str]] = ()
+) -> list[PlannedRun]:
     """Make one entry per recipe, in their order; equal recipes share a run. Nothing is written.
 
     Interrupted runs are taken up in `store`, and missing ones will be there; finished ones below `also` count, too.
+    `words` are, by recipe, what the name of a new directory says of its settings.
     """
     keys = [recipe_key(recipe) for recipe in recipes]
     wanted = dict(zip(keys, recipes, strict=True))
@@ -59,9 +63,9 @@ def plan_sweep(recipes: Sequence[Recipe], store: Path, *, also: Sequence[Path] =
     for key, directory, status in sorted([*here, *elsewhere], key=lambda run: _RANKS[run[2]]):
         found.setdefault(key, (directory, status))
     planned: dict[str, PlannedRun] = {}
-    for key, recipe in zip(keys, recipes, strict=True):
+    for key, recipe, told in zip(keys, recipes, words or [()] * len(recipes), strict=True):
         if key not in planned:
-            directory, status = found.get(key, (store / run_name(recipe, key), "missing"))
+            directory, status = found.get(key, (store / run_name(recipe, key, told), "missing"))
             planned[key] = PlannedRun(key=key, recipe=recipe, directory=directory, status=status)
     return [planned[key] for key in keys]
 
@@ -123,9 +127,10 @@ def find_finished(recipes: Sequence[Recipe], stores: Sequence[Path]) -> dict[str
     return {key: directory for key, directory, _ in reversed(runs)}
 
 
-def run_name(recipe: Recipe, key: str) -> str:
-    """The name of a run's directory in a store."""
-    return file_name(f"{recipe.name}-{recipe.method.name}-s{recipe.seed}-{key}")
+def run_name(recipe: Recipe, key: str, words: Sequence[str] = ()) -> str:
+    """The name of a run's directory in a store; `words` say what tells it apart."""
+    told = "-".join(word[:_LONGEST_WORD] for word in words)[:_LONGEST_WORDS]
+    return file_name("-".join(filter(None, (recipe.name, recipe.method.name, told, f"s{recipe.seed}", key))))
 
 
 def run_status(directory: Path) -> Status:

@@ -34,6 +34,7 @@ from fedgmr.fleets.sizes import WireSizes
 from fedgmr.flower.server.clock import Clock
 from fedgmr.flower.server.fleet import OVERHEAD, FlowerFleet
 from fedgmr.flower.terms import Terms, layout_checksum
+from fedgmr.pages.report import write_report
 from fedgmr.recipe import Recipe, load_recipe
 from fedgmr.reporting.display import Display
 from fedgmr.reporting.watcher import Watcher
@@ -53,14 +54,7 @@ def main(grid: Grid, context: Context) -> None:
     except (ValueError, OSError, Diverged) as error:
         print(f"fedgmr: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         raise
-    try:
-        from fedgmr.reporting.report import write_report
-
-        where = write_report(directory)
-    except ModuleNotFoundError as missing:  # a server needs no figures
-        where = directory
-        _log.info("No report: the package %s is not installed.", missing.name)
-    _log.info("Final accuracy %.2f %%. Report: %s", 100 * result.final_accuracy, where)
+    _log.info("Final accuracy %.2f %%. Report: %s", 100 * result.final_accuracy, write_report(directory))
     if problem := result.summary.get("problem"):  # Flower is to call it failed, too
         print(f"fedgmr: {problem}", file=sys.stderr, flush=True)
         raise ValueError(problem)

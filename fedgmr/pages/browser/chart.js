@@ -169,18 +169,9 @@ class Chart {
     return [this.plot.clientWidth, this.plot.clientHeight, this.plot.clientHeight + 18 * names + 8];
   }
 
-  saveSvg(name) {
+  saveAs(save, name) {
     const [width, height, whole] = this.paperSize();
-    const pen = new SvgPen(width, whole);
-    this.onPaper(pen, width, height);
-    save(`${name}.svg`, new Blob([pen.file()], { type: "image/svg+xml" }));
-  }
-
-  savePng(name) {
-    const [width, height, whole] = this.paperSize();
-    const canvas = make("canvas");
-    this.onPaper(new CanvasPen(canvas, width, whole, 2), width, height);
-    canvas.toBlob((image) => save(`${name}.png`, image), "image/png");
+    save(name, width, whole, (pen) => this.onPaper(pen, width, height));
   }
 }
 

@@ -1,104 +1,4 @@
-// The clients of one run: who held which level when, and what each has done so far.
-
-const HEIGHT = 260; // of the strip, where rows would not become too flat or too high
-const MOST_DRAWN = 40; // clients of the strip; of more, the first ones from fast to slow
-
-// Clients from fast to slow: by the level they began with, which follows the link, then by number.
-function clientsBySpeed(clients) {
-  const first = clients.level?.[0] ?? [];
-  return first.map((_, client) => client).sort((one, other) => (first[other] ?? 0) - (first[one] ?? 0) || one - other);
-}
-
-// Stretches of rows in which a client's level stays the same: [first row, end row, level].
-function stretches(levels) {
-  const found = [];
-  levels.forEach((level, row) => {
-    if (found.length && found.at(-1)[2] === level) found.at(-1)[1] = row + 1;
-    else found.push([row, row + 1, level]);
-  });
-  return found;
-}
-
-function levelColour(level, count) {
-  const part = count > 1 ? Math.round((100 * level) / (count - 1)) : 100;
-  return `color-mix(in srgb, ${colourOf("--high")} ${part}%, ${colourOf("--low")})`;
-}
-
-class LevelStrip {
-  constructor(element) {
-    this.canvas = make("canvas", { role: "img" });
-    this.box = make("div", { className: "hover", hidden: true });
-    this.plot = make("div", { className: "plot" }, this.canvas, this.box);
-    element.replaceChildren(this.plot);
-    this.plot.addEventListener("pointermove", (event) => this.tell(event));
-    this.plot.addEventListener("pointerleave", () => (this.box.hidden = true));
-  }
-
-  draw(run, runs, zoom) {
-    const clients = runs.clients(run);
-    Object.assign(this, { run, levels: clients.level ?? [], seconds: runs.columns(run).seconds ?? [] });
-    this.order = clientsBySpeed(clients).slice(0, MOST_DRAWN);
-    this.step = Math.round(Math.min(26, Math.max(13, HEIGHT / Math.max(1, this.order.length))));
-    const height = MARGIN.top + MARGIN.bottom + this.step * Math.max(1, this.order.length);
-    this.plot.style.height = `${height}px`;
-    this.canvas.setAttribute("aria-label", `level of each client of ${run.name} over time`);
-    const end = run.status === "running" ? this.seconds.at(-1) : Math.max(run.seconds, this.seconds.at(-1) ?? 0);
-    const width = this.plot.clientWidth;
-    const frame = (this.frame = new Frame(width, height, zoom ?? [0, end || 1], [0, 1], false));
-    const pen = new CanvasPen(this.canvas, width, height);
-    drawAcross(pen, frame, `${run.clock} time (s)`, false);
-    pen.text(9, MARGIN.top + frame.inner.height / 2, frame.inner.height > 130 ? "client, fast at the top" : "client", {
-      colour: colourOf("--ink"),
-      align: "center",
-      turned: true,
-    });
-    this.order.forEach((client, place) => this.drawClient(pen, client, MARGIN.top + this.step * place));
-  }
-
-  drawClient(pen, client, top) {
-    const { inner } = this.frame;
-    pen.text(inner.x - 6, top + this.step / 2, String(client), { colour: colourOf("--soft"), align: "right" });
-    pen.inside(inner.x, top, inner.width, this.step, () => {
-      for (const [from, end, level] of stretches(this.levels.map((row) => row?.[client]))) {
-        if (level === null || level === undefined) continue;
-        const [left, right] = [
-          this.frame.x(this.seconds[from]),
-          this.frame.x(this.seconds[Math.min(end, this.seconds.length - 1)]),
-        ];
-        const bottom = top + this.step - 2;
-        pen.path([left, top, right, top, right, bottom, left, bottom], {
-          fill: levelColour(level, this.run.ladder.length),
-        });
-      }
-    });
-  }
-
-  tell(event) {
-    const area = this.plot.getBoundingClientRect();
-    const [x, y] = [event.clientX - area.left, event.clientY - area.top];
-    const client = this.order?.[Math.floor((y - MARGIN.top) / this.step)];
-    const row = this.frame ? lastAt(this.seconds, this.frame.valueAt(x)) : -1;
-    const level = this.levels?.[row]?.[client];
-    this.box.hidden = !isNumber(level);
-    if (this.box.hidden) return;
-    const density = this.run.ladder[level] ?? "–";
-    const place = `row ${row}, ${short(this.seconds[row])} s`;
-    this.box.textContent = `client ${client}: level ${level}, density ${density}, ${place}`;
-    placeBeside(this.box, x, y + 14, area.width);
-  }
-}
-
-function ladderLegend(run) {
-  const boxes = run.ladder.map((density, level) =>
-    make(
-      "span",
-      {},
-      make("i", { className: "box", style: { background: levelColour(level, run.ladder.length) } }),
-      ` ${density}`,
-    ),
-  );
-  return ["density", ...boxes];
-}
+// The table of clients of one run: what each has done so far, what it does now, and what comes next.
 
 // The seconds of the last row in which a client had sent something new.
 function lastSeen(clients, seconds, client) {
@@ -109,37 +9,70 @@ function lastSeen(clients, seconds, client) {
   return null;
 }
 
+// What a client does now, from its last piece of time.
+function doingNow({ pieces, joined }, now, isDeployed) {
+  const last = pieces.at(-1);
+  if (!last) return isDeployed && joined === null ? "not connected" : "waiting";
+  const [from, until, phase, task] = last;
+  const goesOn = task ? task[3] === null || task[2] + task[3] > now : until >= now;
+  if (goesOn) return `${phase === "lost" ? "at work" : phase} since ${short(from, 1)} s`;
+  return phase === "lost" ? `lost a task at ${short(until, 1)} s (${task[6]})` : `waiting since ${short(until, 1)} s`;
+}
+
 // The columns: heading, and a client's cell.
-function clientColumns(run, clients, seconds, order) {
+function clientColumns(run, runs, order) {
+  const [clients, seconds] = [runs.clients(run), runs.columns(run).seconds ?? []];
+  const { now: moment, clients: activity } = runs.activity(run) ?? {};
   const now = (name, client) => clients[name]?.at(-1)?.[client] ?? undefined;
+  const latest = (name, client) => clients[name]?.findLast((row) => isNumber(row?.[client]))?.[client];
   const both = (client) => (now("bytes_down", client) ?? 0) + (now("bytes_up", client) ?? 0);
   const most = Math.max(1, ...order.map(both));
-  const rate = (way) => (client) => short(run.links[client]?.[way]);
-  const seen = (client) => lastSeen(clients, seconds, client);
+  const rate = (way) => (client) => short(activity?.[client][way].at(-1)?.[2] ?? run.links?.[client]?.[way === "up" ? 1 : 0]);
+  const seen = (client) => {
+    const ended = activity?.[client].pieces.filter(([, , phase, task]) => task && task[3] !== null && phase !== "lost" && task[2] + task[3] <= moment);
+    return ended?.length ? ended.at(-1)[1] : lastSeen(clients, seconds, client);
+  };
+  const waited = (client) => `${Math.round(100 * waitedShare(activity[client], moment))} %`;
+  const lost = (client) => new Set(activity[client].pieces.filter(([, , phase]) => phase === "lost").map((each) => each[3]));
+  const { metric } = run;
+  const isDeployed = run.clock === "real";
   return [
     ["client", String],
-    ...(run.links
+    ...(activity ? [["now", (client) => doingNow(activity[client], moment, isDeployed), true]] : []),
+    ...(run.links || activity?.some(({ down }) => down.length)
       ? [
-          ["down (MiB/s)", rate(0)],
-          ["up (MiB/s)", rate(1)],
+          ["down (MiB/s)", rate("down")],
+          ["up (MiB/s)", rate("up")],
         ]
       : []),
     ["level", (client) => short(now("level", client), 1)],
     ["density", (client) => textOf(run.ladder[now("level", client)])],
+    ...(clients.checks_left
+      ? [["moves up in", (client) => (isNumber(now("checks_left", client)) ? `${now("checks_left", client)} checks` : "–")]]
+      : []),
     ["updates", (client) => short(now("updates", client), 1)],
     ["staleness", (client) => short(now("staleness", client), 1)],
+    ...(clients.own
+      ? [[`own ${metric.name}`, (client) => written(metric, latest("own", client))]]
+      : []),
     ["received", (client) => bytes(now("bytes_down", client))],
     ["sent", (client) => [bytes(now("bytes_up", client)), share(both(client) / most)]],
+    ...(activity
+      ? [
+          ["waited", waited],
+          ["lost", (client) => String(lost(client).size)],
+        ]
+      : []),
     ["last seen", (client) => (seen(client) === null ? "never" : `${short(seen(client), 1)} s`)],
   ];
 }
 
 function drawClientTable(table, run, runs) {
-  const clients = runs.clients(run);
-  const order = clientsBySpeed(clients);
-  const columns = clientColumns(run, clients, runs.columns(run).seconds ?? [], order);
-  const head = columns.map(([name]) => make("th", { scope: "col" }, name));
-  const row = (client) => columns.map(([, cell]) => make("td", {}, ...[cell(client)].flat()));
+  const order = clientsBySpeed(runs.clients(run));
+  const columns = clientColumns(run, runs, order);
+  const look = (isText) => ({ className: isText ? "text" : "" });
+  const head = columns.map(([name, , isText]) => make("th", { scope: "col", ...look(isText) }, name));
+  const row = (client) => columns.map(([, cell, isText]) => make("td", look(isText), ...[cell(client)].flat()));
   const body = order.map((client) => make("tr", {}, ...row(client)));
   table.replaceChildren(make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
 }

@@ -25,7 +25,9 @@ class Page {
       choose: (run) => this.change({ run: run.name }),
       sort: (sort) => this.change({ sort }),
     });
-    this.strip = new LevelStrip(find("strip"));
+    this.map = new SettingsMap(find("map-section"), (map) => this.change({ map }));
+    this.strips = [new LevelStrip(), new TaskStrip()];
+    find("strips").replaceChildren(...this.strips.map(({ element }) => element));
     this.tools();
     this.listen();
   }
@@ -67,7 +69,7 @@ class Page {
     find("hide-all").addEventListener("click", () =>
       this.hide([...new Set([...this.view.hidden, ...this.listed().map(({ name }) => name)])]),
     );
-    find("client-run").addEventListener("change", () => this.change({ run: find("client-run").value }));
+    find("chosen-run").addEventListener("change", () => this.change({ run: find("chosen-run").value }));
     window.addEventListener("hashchange", () => {
       if (location.hash === fragmentOf(this.view)) return;
       this.view = viewOf(location.hash);
@@ -79,6 +81,7 @@ class Page {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       colours.clear();
       this.table.forget();
+      this.signature = undefined;
       this.soon();
     });
   }
@@ -110,7 +113,7 @@ class Page {
     this.waiting = undefined;
     if (!this.runs.state) return;
     const groups = groupsOf(this.runs.entries, this.view.bands);
-    const { run, sort, ...drawn } = this.view; // what changes no curve draws none
+    const { run, sort, map, ...drawn } = this.view; // what changes no curve draws none
     const signature = JSON.stringify([
       drawn,
       this.runs.changes,
@@ -121,7 +124,31 @@ class Page {
     if (signature !== this.signature) this.drawCharts(groups);
     this.signature = signature;
     this.table.draw(this.runs, this.view, groups);
-    this.drawClients();
+    this.map.draw(this.runs, this.shown(), this.view.map);
+    this.drawOverview();
+    this.drawChosen();
+  }
+
+  // What is said of all runs together: marks, and the table of those that have ended.
+  drawOverview() {
+    const { table } = this.runs.state;
+    const signature = JSON.stringify([table, this.runs.entries.map(({ marks }) => marks)]);
+    if (signature === this.overview) return;
+    this.overview = signature;
+    find("marks").replaceChildren(...marksOf(this.runs.entries));
+    find("table-section").hidden = !table;
+    const single = this.runs.entries.length < 2; // then what came of it stands first
+    find(single ? "tools" : "run").before(find("facts"));
+    find("run-choice").hidden = single;
+    if (!table) return;
+    find("table-title").textContent = table.title;
+    find("table-text").textContent = [table.text, ...table.notes.map((note) => `Note: ${note}.`)].join(" ");
+    const cells = (tag, row) =>
+      row.map((text, place) => make(tag, { className: place < table.words ? "text" : "" }, text));
+    find("table").replaceChildren(
+      make("thead", {}, make("tr", {}, ...cells("th", table.header))),
+      make("tbody", {}, ...table.rows.map((row) => make("tr", {}, ...cells("td", row)))),
+    );
   }
 
   drawCharts(groups) {
@@ -161,8 +188,8 @@ class Page {
     const files = make(
       "span",
       { className: "save" },
-      button("PNG", "this chart as a PNG image", () => chart.savePng(name)),
-      button("SVG", "this chart as an SVG drawing", () => chart.saveSvg(name)),
+      button("PNG", "this chart as a PNG image", () => chart.saveAs(savePng, name)),
+      button("SVG", "this chart as an SVG drawing", () => chart.saveAs(saveSvg, name)),
     );
     const focused = chart.bar.contains(document.activeElement) ? document.activeElement.tagName : "";
     chart.bar.replaceChildren(
@@ -173,26 +200,50 @@ class Page {
     if (focused) chart.bar.querySelector(focused)?.focus();
   }
 
-  drawClients() {
+  chosen() {
     const { entries } = this.runs;
-    const run =
+    return (
       entries.find(({ name }) => name === this.view.run) ??
       entries.find((each) => each.status === "running") ??
-      entries[0];
-    const select = find("client-run");
-    const names = entries.map(({ name }) => name);
+      entries[0]
+    );
+  }
+
+  // The run that is shown in detail, and its clients.
+  drawChosen() {
+    const run = this.chosen();
+    const select = find("chosen-run");
+    const names = this.runs.entries.map(({ name }) => name);
     if (JSON.stringify(names) !== select.dataset.names) {
       select.dataset.names = JSON.stringify(names);
       select.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
     }
     if (!run || !this.runs.rows(run)) return;
     select.value = run.name;
-    find("ladder").replaceChildren(...ladderLegend(run));
-    this.strip.draw(run, this.runs, this.view.x === "seconds" ? this.view.zoom : null);
-    const signature = `${run.id} ${this.runs.data.get(run.id).version}`;
-    if (signature === find("clients").dataset.signature) return;
-    find("clients").dataset.signature = signature;
+    this.followEvents(run);
+    const activity = this.runs.activity(run);
+    const zoom = this.view.x === "seconds" ? this.view.zoom : null;
+    const [levels, tasks] = this.strips;
+    tasks.element.hidden = !activity; // before the other is drawn, which then has more room
+    levels.draw(run, this.runs, zoom);
+    if (activity) tasks.draw(run, this.runs, zoom);
+    const version = [run.id, this.runs.data.get(run.id).version, this.runs.events.get(run.id)?.version];
+    const signature = JSON.stringify([...version, this.runs.texts.get(run.id), colourOf("--paper")]);
+    if (signature === this.detail) return;
+    const isOther = this.detailed !== run.id || this.detailedStatus !== run.status;
+    Object.assign(this, { detail: signature, detailed: run.id, detailedStatus: run.status });
+    find("clients-of").textContent = `of ${run.name}`;
     drawClientTable(find("clients"), run, this.runs);
+    drawFacts(find("facts"), run, this.runs);
+    if (isOther) drawRun(find("run"), run, this.runs);
+  }
+
+  async followEvents(run) {
+    try {
+      if (await this.runs.refreshEvents(run)) this.soon();
+    } catch {
+      // The next answer about the runs says whether the server is gone.
+    }
   }
 
   async copyLink() {

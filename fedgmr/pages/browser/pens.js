@@ -94,3 +94,16 @@ class SvgPen {
 function escaped(text) {
   return String(text).replace(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
 }
+
+// A drawing as a file of so many pixels; `draw` is given the pen.
+function saveSvg(name, width, height, draw) {
+  const pen = new SvgPen(width, height);
+  draw(pen);
+  save(`${name}.svg`, new Blob([pen.file()], { type: "image/svg+xml" }));
+}
+
+function savePng(name, width, height, draw) {
+  const canvas = make("canvas");
+  draw(new CanvasPen(canvas, width, height, 2));
+  canvas.toBlob((image) => save(`${name}.png`, image), "image/png");
+}

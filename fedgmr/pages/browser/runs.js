@@ -8,6 +8,7 @@ class Runs {
     this.state = null;
     this.entries = []; // of the state, in its order
     this.data = new Map(); // by id: epoch, rows that have come, columns, clients
+    this.events = new Map(); // by id: what clients did, of runs that were shown in detail
     this.changes = 0;
     this.texts = new Map(); // by id: the entry as text, to see what has changed
     this.remembered = new Map();
@@ -69,6 +70,7 @@ class Runs {
     }
     Object.assign(known, { epoch: answer.epoch, received: end, version: known.version + 1 });
     known.columns.bytes = totals(known.clients);
+    known.columns.uplink = ratesOf(known.columns.seconds ?? [], known.columns.bytes_server ?? []);
     this.changes += 1;
   }
 
@@ -80,6 +82,43 @@ class Runs {
     return this.data.get(run.id)?.clients ?? {};
   }
 
+  // Asks for what the clients of a run did since the last time; true if there was anything.
+  async refreshEvents(run) {
+    const known = this.events.get(run.id);
+    if (known?.version === run.events || this.asked) return false;
+    this.asked = true;
+    try {
+      const answer = await this.source.events(run.id, known?.epoch === run.epoch ? known.rows : 0, run.epoch);
+      const before = known && answer.from > 0 ? known : { tasks: [], away: [], rates: [], joined: [] };
+      const joined = (name) => (answer.from > 0 ? [...before[name], ...answer[name]] : answer[name]);
+      this.events.set(run.id, {
+        epoch: answer.epoch,
+        rows: answer.rows,
+        version: run.events,
+        tasks: joined("tasks"),
+        away: joined("away"),
+        rates: joined("rates"),
+        joined: joined("joined"),
+      });
+    } finally {
+      this.asked = false;
+    }
+    return true;
+  }
+
+  // What each client of a run did until when; null where that is not recorded, or has not come yet.
+  activity(run) {
+    const events = this.events.get(run.id);
+    if (!events || !(events.tasks.length || events.away.length || events.joined.length)) return null;
+    if (events.activity?.rows !== this.rows(run)) {
+      // Rows of a deployed run come now and then, tasks begin and end in between.
+      const moments = run.clock === "real" ? events.tasks.map(([, , left, took]) => left + (took ?? 0)) : [];
+      const now = moments.reduce((most, end) => Math.max(most, end), this.columns(run).seconds?.at(-1) ?? 0);
+      events.activity = { rows: this.rows(run), ...activityOf(events, run.clients, now) };
+    }
+    return events.activity;
+  }
+
   rows(run) {
     return this.columns(run).seconds?.length ?? 0;
   }
@@ -89,4 +128,12 @@ class Runs {
 function totals(clients) {
   const sum = (row) => (row ?? []).reduce((total, value) => total + (value ?? 0), 0);
   return (clients.bytes_down ?? []).map((row, place) => sum(row) + sum(clients.bytes_up?.[place]));
+}
+
+// What crossed the uplink from row to row, in bytes per second.
+function ratesOf(seconds, counts) {
+  return counts.map((count, row) => {
+    const rate = row ? (count - counts[row - 1]) / (seconds[row] - seconds[row - 1]) : NaN;
+    return isNumber(rate) ? rate : null;
+  });
 }

@@ -4,12 +4,21 @@ const AXES = { seconds: "time (s)", bytes: "data of all clients (bytes)", tick: 
 const MOST_WORDS = 3; // settings in the name of a line
 const ASIDE = new Set(["seed", "method", "name", "about", "output"]); // settings that a line's name does not repeat
 
+const SERVER = {
+  uplink: { label: "server's uplink (MB/s)", unit: "MB/s", digits: 3 },
+  bytes_server: { label: "server's uplink, so far (MB)", unit: "MB", digits: 2 },
+};
+
+const labelOf = ({ name, unit }) => (unit ? `${name} (${unit})` : name);
+const written = ({ factor, digits, unit }, value) =>
+  isNumber(value) ? `${(value * factor).toFixed(digits)}${unit ? ` ${unit}` : ""}` : "–";
+
 // Quantities that can be drawn, by column: the leading metric first, then loss, views and the rest.
 function quantities(runs) {
   const found = new Map();
   for (const run of runs.entries) {
     for (const name of Object.keys(runs.columns(run))) {
-      if (!(name in AXES) && !found.has(name)) found.set(name, readingOf(name, run.metric));
+      if (!(name in AXES) && !found.has(name)) found.set(name, readingOf(name, run));
     }
   }
   const leading = runs.entries[0]?.metric.key;
@@ -19,13 +28,16 @@ function quantities(runs) {
   return new Map([...found].sort(([one], [other]) => order(one, other) || 0));
 }
 
-function readingOf(column, metric) {
+function readingOf(column, { metric, others }) {
   const leads =
     column === metric.key || (column.startsWith("view ") && !column.endsWith(" loss")) || column === "validation";
+  if (column in SERVER) return { factor: 1e-6, ...SERVER[column] };
+  const other = others.find(({ key }) => key === column);
+  if (other) return { ...other, label: labelOf(other) };
   if (!leads) return { label: column.replaceAll("_", " "), factor: 1, unit: "", digits: 4 };
   const name = column === metric.key ? metric.name : `${metric.name}, ${column}`;
   return {
-    label: metric.unit ? `${name} (${metric.unit})` : name,
+    label: labelOf({ ...metric, name }),
     factor: metric.factor,
     unit: metric.unit,
     digits: metric.digits,
@@ -113,7 +125,7 @@ function linesOf(runs, groups, isShown, axis, column, smoothing) {
 
 function memberOf(runs, run, axis, column) {
   const columns = runs.columns(run);
-  const factor = readingOf(column, run.metric).factor;
+  const factor = readingOf(column, run).factor;
   const [x, y, rows] = [[], [], []];
   const [across, upward] = [columns[axis] ?? [], columns[column] ?? []];
   for (let row = 0; row < upward.length; row += 1) {

@@ -1,5 +1,6 @@
 // Where the data comes from, one shape either way: a server that is asked again and again, or the page itself.
-// `state()` gives all runs without rows, `columns(id, from, epoch)` the rows of one run from a place on.
+// `state()` gives all runs without rows; `columns(id, from, epoch)` the rows of one run from a place on, `events(...)`
+// what its clients did since, `provenance(id)` its recipe and what it was computed with.
 
 class LiveSource {
   live = true;
@@ -18,6 +19,14 @@ class LiveSource {
   columns(id, from, epoch) {
     return this.ask(`api/columns?${new URLSearchParams({ id, from, epoch })}`);
   }
+
+  events(id, from, epoch) {
+    return this.ask(`api/events?${new URLSearchParams({ id, from, epoch })}`);
+  }
+
+  provenance(id) {
+    return this.ask(`api/provenance?${new URLSearchParams({ id })}`);
+  }
 }
 
 class InlinedSource {
@@ -32,16 +41,28 @@ class InlinedSource {
   }
 
   async columns(id) {
-    return unpacked(this.data.columns[id]);
+    return summed(await unpacked(this.data.columns[id]));
+  }
+
+  events(id) {
+    return unpacked(this.data.events[id]);
+  }
+
+  provenance(id) {
+    return unpacked(this.data.provenance[id]);
   }
 }
 
-// Columns as the report holds them: JSON, deflated, in base64. Lists named in `differences` have the differences from
-// row to row, and the lists of clients lie client by client, because both make the text smaller.
+// What the report holds: JSON, deflated, in base64.
 async function unpacked(text) {
   const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const found = JSON.parse(await new Response(stream).text());
+  return JSON.parse(await new Response(stream).text());
+}
+
+// Columns of a report as a server gives them. Lists named in `differences` have the differences from row to row, and
+// the lists of clients lie client by client, because both make the text smaller.
+function summed(found) {
   for (const name of found.differences ?? []) {
     if (name in found.columns) found.columns[name] = summedUp(found.columns[name]);
     if (name in found.clients) found.clients[name] = found.clients[name].map(summedUp);

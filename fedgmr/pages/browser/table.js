@@ -152,8 +152,9 @@ class RunTable {
     const box = make("input", { type: "checkbox", checked: !isHidden, "aria-label": `show ${run.name}` });
     box.dataset.name = `show ${run.name}`;
     box.addEventListener("change", () => this.on.toggle(run));
-    const name = button(run.name, `clients of ${run.name}`, () => this.on.choose(run), "name");
-    name.dataset.name = `choose ${run.name}`;
+    const chooser = button(run.name, `show ${run.name} in detail`, () => this.on.choose(run), "name");
+    chooser.dataset.name = `choose ${run.name}`;
+    const name = run.page ? [chooser, make("a", { href: run.page, title: `the page of ${run.name}` }, "page")] : chooser;
     const cells = columns.map(({ text, value, cell }) => {
       const content = cell ? cell(run, { nameOf: () => name }) : (value(run) ?? "–");
       return make(

@@ -11,6 +11,7 @@ const DEFAULT_VIEW = {
   run: "",
   sort: "",
   filter: "",
+  map: ["", ""], // the settings of both axes
 };
 
 function viewOf(fragment) {
@@ -28,6 +29,7 @@ function viewOf(fragment) {
     run: given.get("run") ?? "",
     sort: given.get("sort") ?? "",
     filter: given.get("filter") ?? "",
+    map: list("map")?.length === 2 ? list("map") : [...DEFAULT_VIEW.map],
   };
 }
 
@@ -42,6 +44,7 @@ function fragmentOf(view) {
   put("zoom", view.zoom?.map((value) => Number(value.toPrecision(6))).join(), view.zoom);
   put("bands", 0, !view.bands);
   put("hidden", joined(view.hidden), view.hidden.length);
+  put("map", joined(view.map), view.map.some(Boolean));
   for (const name of ["run", "sort", "filter"]) put(name, view[name], view[name]);
   return given.size ? `#${given}` : "";
 }

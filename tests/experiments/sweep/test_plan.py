@@ -143,3 +143,7 @@ def test_exit_codes() -> None:
 def test_names_of_directories_are_names() -> None:
     data = {"name": "a/b c", "seconds": 1, "task": "mnist5k", "method": "fedgmr"}
     assert run_name(recipe_from(data), "012345678901") == "a.b.c-fedgmr-s0-012345678901"
+    named = run_name(recipe_from(data), "012345678901", ["rate-0.1", "partition-{kind: ../dirichlet}", "x" * 300])
+    assert named.startswith("a.b.c-fedgmr-rate-0.1-partition-.kind.")
+    assert "/" not in named
+    assert len(named) < 150
