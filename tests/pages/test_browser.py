@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reporting.conftest import write_curve
 
 from fedgmr.pages.page import page
-from fedgmr.pages.report import page_with_data
+from fedgmr.pages.report import page_with_data, write_report
 from fedgmr.pages.server import PageServer
 from pages.browser import Browser, find_browser
+from pages.conftest import row
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -82,7 +84,8 @@ def shown_rows(browser: Browser) -> int:
 def test_a_live_run_killed_and_resumed(browser: Browser, tmp_path: Path) -> None:
     run = tmp_path / "run"
     metrics = run / "metrics.jsonl"
-    settings = ("seconds=3000", "evaluation.every_seconds=40", "checkpoint.every=10", f"output={run}")
+    settings = ("seconds=3000", "evaluation.every_seconds=40", "evaluation.trips=true", "checkpoint.every=10")
+    settings += (f"output={run}",)
     with served(tmp_path) as address, going_on("run", "quickstart", *settings) as process:
         wait_until(lambda: len(lines(metrics)) >= 2)
         browser.open(address)
@@ -103,6 +106,11 @@ def test_a_live_run_killed_and_resumed(browser: Browser, tmp_path: Path) -> None
         assert len(seen) > 5
         assert seen == sorted(seen)  # never fewer rows than before, so no line became shorter
         hover_reads_the_last_row(browser, metrics)
+        browser.wait_for("fedgmr.page.runs.activity(fedgmr.page.runs.entries[0])?.rows >= seen.at(-1)")
+        shown = browser.evaluate("fedgmr.page.runs.events.get(0).tasks.map(([client, , left]) => [client, left])")
+        told = [trip for line in lines(metrics)[: shown_rows(browser)] for trip in json.loads(line)["trips"]]
+        assert shown == [[trip[0], round(trip[2], 2)] for trip in told][: len(shown)]
+        assert "moves up in" in browser.evaluate("document.querySelector('#clients thead').innerText")
         assert all(url.startswith(address) for url in browser.requests if url.startswith("http"))
 
 
@@ -166,6 +174,11 @@ def write_long_runs(directory: Path, runs: int, rows: int) -> None:
                     "in_flight": 10,
                     "wall": 0.1 * row,
                 }
+                if number == 0:  # the one that is shown in detail
+                    values["trips"] = [
+                        [client, 0, seconds, seconds + 0.2, seconds + 0.5, seconds + 0.9, 1, 1] for client in range(10)
+                    ]
+                    values["rates"] = [[[draw.random() for _ in range(10)] for _ in range(2)] for _ in range(10)]
                 file.write(json.dumps(values) + "\n")
 
 
@@ -183,6 +196,8 @@ INTERACTIONS = {
     "logarithm": "page.change({ log: [time % 2 === 0, false] })",
     "axis": "page.change({ x: ['bytes', 'tick', 'seconds'][time % 3], zoom: null })",
     "sort": "page.change({ sort: ['best', '-best', 'rows'][time % 3] })",
+    "map": "page.change({ map: [['seed', 'training.rate'][time % 2], ''] })",
+    "other run": "page.change({ run: page.runs.entries[time % 2].name })",
     "hover": "page.charts[0].on.point(1000 + time, page.charts[0], 300)",
 }
 
@@ -192,6 +207,7 @@ def test_fifty_long_runs_are_quick(browser: Browser, tmp_path: Path) -> None:
     with served(tmp_path) as address:
         browser.open(f"{address}#bands=0")
         browser.wait_for("fedgmr.page.runs.data.size === 50 && fedgmr.page.waiting === undefined", 120)
+        browser.wait_for("fedgmr.page.runs.activity(fedgmr.page.runs.entries[0])?.clients.length === 10", 60)
         assert browser.ask("Runtime.getHeapUsage")["usedSize"] < 200e6
         # The time that the page's thread computes, so that other work on this machine does not count.
         browser.ask("Performance.enable", timeDomain="threadTicks")
@@ -232,6 +248,124 @@ def test_a_report_with_hostile_names_fits_every_screen(
     folder = os.environ.get("PICTURES")
     if folder:
         browser.picture(Path(folder) / f"{width}-{'dark' if dark else 'light'}.png")
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    found: list[str] = browser.evaluate(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.innerText.trim())"
+    )
+    return found
+
+
+def test_what_clients_did_by_hand(browser: Browser, make_run: Any, write_rows: Any, tmp_path: Path) -> None:
+    """Client 1 was at work for 30 of 60 seconds; client 0 lost a task of 35 and was away for another 10."""
+    run = make_run(tmp_path / "run", 1)
+    trips = [[1, 0, 0.0, 10.0, 12.5, 30.0, 9, 9], [0, 1, 5.0, 15.0, None, 40.0, 9, None]]
+    rates = [[[1.0, 3.0], [0.5, 0.5]], [[8.0, 8.0], [4.0, 2.0]]]
+    write_rows(
+        run,
+        [row(1, trips=trips, away=[[0, 40.0, 50.0]], rates=rates, checks_left=[3, None], bytes_server=600e6)],
+        mode="a",
+    )
+    with served(run) as address:
+        browser.open(address)
+        browser.wait_for("document.querySelector('#clients thead')?.innerText.includes('waited')")
+        head, cells = texts(browser, "#clients thead th"), texts(browser, "#clients tbody td")
+        fast, slow = (dict(zip(head, cells[at : at + len(head)], strict=True)) for at in (0, len(head)))
+        assert [fast[name] for name in ("client", "now", "waited", "lost", "moves up in", "last seen")] == [
+            "1", "waiting since 30 s", "50 %", "0", "\u2013", "30 s",
+        ]  # fmt: skip
+        assert [slow[name] for name in ("client", "now", "waited", "lost", "moves up in", "down (MiB/s)")] == [
+            "0", "waiting since 50 s", "25 %", "1", "3 checks", "3",
+        ]  # fmt: skip
+        assert browser.evaluate("fedgmr.page.runs.columns(fedgmr.page.runs.entries[0]).uplink") == [None, 10e6]
+        told = browser.evaluate("[5, 11, 20, 40].map((time) => fedgmr.page.strips[1].words(1, time))")
+        words = ["receiving a task", "training a task", "sending a task", "waiting"]
+        assert [word in text for word, text in zip(words, told, strict=True)] == [True] * 4
+        assert "from 0 s to 30 s; link 8 down, 4 up (MiB/s)" in told[0]
+        lost, away = browser.evaluate("[20, 45].map((time) => fedgmr.page.strips[1].words(0, time))")
+        assert ("lost (left) a task of level 1" in lost, "client 0: away" in away) == (True, True)
+
+
+def test_the_page_of_a_fleet_whose_nodes_come_and_go(browser: Browser, make_run: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    sent = {"event": "dispatched", "task": "a", "client": 1, "version": 0, "seconds": 2.0, "level": 1}
+    journal = [{"event": "joined", "client": 1, "node": 7, "samples": 5, "seconds": 1.0}, sent]
+    write_journal(run, journal)
+    with served(run) as address:
+        browser.open(address)
+        browser.wait_for("document.querySelector('#clients tbody')?.innerText.includes('not connected')")
+        assert "at work since 2 s" in texts(browser, "#clients tbody tr")[0]
+        lost = {"event": "lost", "task": "a", "client": 1, "version": 0, "seconds": 150.0, "reason": HOSTILE}
+        write_journal(run, [lost, {**journal[0], "client": 0, "seconds": 151.0}])
+        browser.wait_for("!document.querySelector('#clients tbody').innerText.includes('not connected')", 4)
+        assert f"lost a task at 150 s ({HOSTILE})" in texts(browser, "#clients tbody tr")[0]
+        write_journal(run, [{**sent, "task": "b", "seconds": 160.0}])
+        browser.wait_for("document.querySelector('#clients tbody').innerText.includes('at work since 160 s')", 4)
+        assert browser.evaluate("document.querySelectorAll('img').length") == 0
+
+
+def write_journal(run: Path, events: list[dict[str, Any]]) -> None:
+    with (run / "updates.jsonl").open("a") as file:
+        file.write("".join(json.dumps(event) + "\n" for event in events))
+
+
+def test_hostile_summaries_and_recipes_are_shown_as_text(browser: Browser, tmp_path: Path) -> None:
+    views = {name: {"accuracy": 0.5, "loss": 1.0, "validation": 0.4} for name in ("merged", HOSTILE)}
+    fields = {
+        "stand_in": HOSTILE,
+        "status": HOSTILE,
+        "task_title": HOSTILE,
+        "device": HOSTILE,
+        "views": views,
+        "best_view": HOSTILE,
+        "refused": {HOSTILE: 3},
+        "events": [{"event": "recovered", "tick": HOSTILE, "to": 1, "reason": HOSTILE, "clients": [HOSTILE]}],
+        "versions": {HOSTILE: HOSTILE},
+    }
+    run = write_curve(tmp_path / "run", {0.0: 0.1, 200.0: 0.8}, **fields)
+    with (run / "recipe.yaml").open("a") as file:
+        file.write(f"about: '{HOSTILE}</script>'\n")
+    browser.open(write_report(run).as_uri())
+    browser.evaluate("document.querySelector('details').open = true")
+    browser.wait_for("document.querySelectorAll('details pre').length === 2")
+    assert browser.evaluate("document.querySelectorAll('img, body script:not(#data):not([type=module])').length") == 0
+    assert texts(browser, "#marks .notice") == [f"Stand-in data: {HOSTILE}."]
+    assert HOSTILE in texts(browser, "#facts .notice")[0]
+    assert f"about: '{HOSTILE}</script>'" in texts(browser, "details pre")[1]
+    shown = browser.evaluate("document.querySelector('#run').innerText")
+    assert f"{HOSTILE} (the best)" in shown
+    assert f"went back to the model of tick 1 ({HOSTILE}); since then: {HOSTILE}" in shown
+
+
+def test_a_sweep_has_a_table_a_map_and_links(browser: Browser, tmp_path: Path) -> None:
+    """Rates 0.01 and 0.1 by patience 1 and 5, whose finals are 10, 20, 30 and 40 %; the first has two seeds."""
+    cells = {(0.01, 1, 0): 0.05, (0.01, 1, 1): 0.15, (0.01, 5, 0): 0.2, (0.1, 1, 0): 0.3, (0.1, 5, 0): 0.4}
+    for (rate, patience, seed), final in cells.items():
+        name = f"rate-{rate}-patience-{patience}-{seed}"
+        run = write_curve(tmp_path / "runs" / name, {0.0: 0.01, 200.0: final}, final_accuracy=final, seed=seed)
+        method = f"{{name: fedgmr, title: FedGMR, patience: {patience}}}"
+        (run / "recipe.yaml").write_text(f"seed: {seed}\nmethod: {method}\ntraining: {{rate: {rate}}}\n")
+    browser.open(write_report(tmp_path / "runs").as_uri())
+    browser.wait_for("fedgmr.page.runs.data.size === 5 && fedgmr.page.map.points?.length === 5")
+    assert len(texts(browser, "#table tbody tr")) == 4
+    assert texts(browser, "#table tbody tr")[0].split()[:6] == ["1", "0.01", "FedGMR", "2", "10.00", "±"]
+    means = browser.evaluate(
+        "[...fedgmr.page.map.cells()].map(([place, points]) =>"
+        "[place, points.reduce((sum, { value }) => sum + value, 0) / points.length])"
+    )
+    assert dict(means) == pytest.approx({"0 0": 10.0, "1 0": 20.0, "0 1": 30.0, "1 1": 40.0})
+    browser.evaluate("fedgmr.page.change({ map: ['training.rate', 'the metric'] })")
+    browser.wait_for("fedgmr.page.map.up === undefined && location.hash.includes('map=')")
+    assert browser.evaluate("fedgmr.page.map.across.texts") == ["0.01", "0.1"]
+    links = browser.evaluate("[...document.querySelectorAll('#runs a')].map((each) => each.href)")
+    assert len(links) == 5
+    browser.open(links[0])
+    browser.wait_for("fedgmr.page.runs.data.size === 1 && document.querySelector('#facts dd')")
+    folder = os.environ.get("PICTURES")
+    if folder:
+        browser.open((tmp_path / "runs" / "report.html").as_uri())
+        browser.picture(Path(folder) / "sweep.png")
 
 
 def test_numbers_by_hand(browser: Browser, tmp_path: Path) -> None:
