@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import traces
-from traces import ABLATION, FULL, Cell
+from traces import ABLATION, FULL, Cell, Lead
 
 import fedgmr
 from fedgmr.reporting.records import read_run
@@ -19,11 +19,11 @@ def test_a_lead_by_hand() -> None:
     ends = {cell(FULL, 3): 96.0, cell(FULL, 4): 98.0, cell(ABLATION, 3): 90.0, cell(ABLATION, 4): 94.0}
     found = {one: {"end": end} for one, end in ends.items()}
     # Variances 2 and 8.
-    assert traces.lead(found, "lte", ABLATION, "end") == (5.0, math.sqrt(5.0))
-    assert traces.told_lead(found, "lte", ABLATION, "end") == "+5.00 (+2.2)"
+    assert Lead.of(found, "lte", ABLATION, "end") == Lead(points=5.0, pooled=math.sqrt(5.0), ahead=2, seeds=2)
+    assert str(Lead.of(found, "lte", ABLATION, "end")) == "+5.00 (+2.2; 2/2)"
     found[cell(FULL, 5)] = {"end": 0.0}
-    assert traces.lead(found, "lte", ABLATION, "end")[0] == 5.0, "over the seeds that both have"
-    assert traces.told_lead(found, "commute", ABLATION, "end") == "-", "of no runs"
+    assert Lead.of(found, "lte", ABLATION, "end").points == 5.0, "over the seeds that both have"
+    assert str(Lead.of(found, "commute", ABLATION, "end")) == "-", "of no runs"
 
 
 def test_the_numbers_of_a_run(tmp_path: Path) -> None:
