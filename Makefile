@@ -11,6 +11,8 @@ TORCH ?= $(shell grep '^torch==' constraints.txt)
 DEMO_OUTPUT ?= runs/demo
 #: DEMO_SETTINGS  changed settings of the demo's recipe, such as "seconds=300 short=true"; give another DEMO_OUTPUT too
 DEMO_SETTINGS ?=
+#: SITE           the folder that `make docs` writes the site to (build/site)
+SITE ?= build/site
 #: PYTEST         further arguments for pytest, such as "-x tests/wire", or "-n 8" for more processes than two
 PYTEST ?=
 
@@ -38,7 +40,7 @@ FLOWER := tests/flower tests/deploy tests/equivalence/test_flower_equals_simulat
 EXTRA_TESTS := tests/experiments/test_onnx.py tests/trackers/test_packages.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-flower test-kernels test-extras test-hugging-face test-browser soak soak-grid lint format clean
+.PHONY: help demo docs test test-slow test-flower test-kernels test-extras test-hugging-face test-browser soak soak-grid lint format clean
 
 help: ## List targets and variables
 	@echo "Targets:"
@@ -48,6 +50,9 @@ help: ## List targets and variables
 
 demo: $(VENV)/demo.stamp ## Set up, then compare FedGMR with its ablation, FedAvg and FedAsync (minutes)
 	$(BIN)/fedgmr demo output=$(DEMO_OUTPUT) $(DEMO_SETTINGS)
+
+docs: $(VENV)/docs.stamp ## Set up, then build the documentation's site into SITE, offline, warnings as errors (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python docs/make_site.py $(SITE)
 
 test: lint ## Set up, then lint, type-check and run the tests that are not slow
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" $(PYTEST)
