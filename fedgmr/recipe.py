@@ -38,8 +38,18 @@ TUNED = ("task", "partition", "fleet", "network", "training", "evaluation")  # s
 class TaskSettings:
     """The task by name, and its options."""
 
-    name: str = field(metadata={"help": "a built-in task, or package.module:function that returns a Task"})
-    options: dict[str, Any] = field(default_factory=dict, metadata={"help": "keyword arguments of the task's function"})
+    name: str = field(
+        metadata={"help": "a built-in task (`fedgmr list`), or the import path of a function that returns a `Task`"}
+    )
+    options: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={
+            "help": (
+                "keyword arguments of that function; it also gets `seed` if it has this parameter. Those of the "
+                "built-in tasks are in [data.md](data.md#options-of-the-tasks)"
+            )
+        },
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,46 +57,72 @@ class EvaluationSettings:
     """The times of evaluations, and the samples they are made on."""
 
     every_seconds: float | None = field(
-        default=None, metadata={"above": 0, "help": "virtual seconds between evaluations; none: 10 x the period"}
+        default=None,
+        metadata={"above": 0, "help": "virtual seconds between evaluations on the test set; `null`: 10 x the period"},
     )
     metric: str | None = field(
         default=None,
-        metadata={"help": "the metric that leads, by its name, where a task records several; none: the task's own"},
+        metadata={
+            "help": (
+                "the leading [metric](metrics.md) by its name, where a task records several; `null`: the task's own"
+            )
+        },
     )
     norm: Norm = field(
         default="rebuilt",
         metadata={
-            "help": "batch-norm statistics of a tested or handed-out model: rebuilt for it from the validation samples "
-            "(where clients validate, from theirs), the running averages of the clients, or those of each test batch"
+            "help": (
+                "batch-norm statistics of every model that is tested or handed out. `rebuilt`: built anew for "
+                "that model from the server's validation samples, or where clients validate from theirs; "
+                "`running`: what clients tracked, averaged; `batch`: those of each test batch"
+            )
         },
     )
     views: tuple[Literal["merged", "padded", "levels"], ...] | Literal["merged"] = field(
         default=("merged", "padded", "levels"),
         metadata={
-            "help": "models that are tested: the merged one always, the zero-padded mean of the latest updates, the "
-            "sub-model of each level"
+            "help": (
+                "the models that are tested. The merged one always is; `padded`: the zero-padded mean of the "
+                "latest updates; `levels`: the sub-model of every level. `merged` alone is the fastest. See "
+                "[below](#views-the-models-of-a-run)"
+            )
         },
     )
     padded_every: int = field(
         default=1, metadata={"at_least": 1, "help": "evaluations from one test of the padded model to the next"}
     )
     levels_every: int = field(
-        default=10, metadata={"at_least": 1, "help": "evaluations from one test of all levels to the next"}
+        default=10,
+        metadata={"at_least": 1, "help": "the same for all levels; the last ten evaluations test everything"},
     )
     validation: Literal["server", "clients", "test"] = field(
         default="server",
         metadata={
-            "help": "samples that restoration and the choice of the best view see: held out by the server, held out "
-            "by each client, or (marked in every output) the test set, with nothing held out"
+            "help": (
+                "the samples that restoration and the choice of a view see: those the server holds out, or "
+                "`clients`: each client's own, or `test`: the test set, with nothing held out. The last one makes "
+                "accuracies optimistic, and every output of such a run says so"
+            )
         },
     )
     validation_samples: int | None = field(
         default=None,
-        metadata={"at_least": 1, "help": "training samples that the server holds out; none: as the task says"},
+        metadata={
+            "at_least": 1,
+            "help": (
+                "for `server`: number of training samples that it holds out; `null`: as the task says, 5 % for "
+                "the built-in tasks"
+            ),
+        },
     )
     test_samples: int | None = field(
         default=None,
-        metadata={"at_least": 1, "help": "so many test samples, drawn by the seed and named in the title; none: all"},
+        metadata={
+            "at_least": 1,
+            "help": (
+                "number of test samples, drawn by the seed; the task's title then names it in every output. `null`: all"
+            ),
+        },
     )
     stop: EarlyStopping | None = field(
         default=None, metadata={"help": "ends a run early, decided on the server's validation samples; none: never"}
@@ -96,31 +132,41 @@ class EvaluationSettings:
         metadata={
             "above": 0,
             "below": 1,
-            "help": "share of its samples a client holds out, for validation: clients, `clients` and `personal`",
+            "help": (
+                "the share of its samples that a client holds out, drawn by the seed: for `validation: clients`, "
+                "and where one of the next two is above 0"
+            ),
         },
     )
     clients: int = field(
         default=0,
         metadata={
             "at_least": 0,
-            "help": "evaluations from one test of the model that each client would be handed, on samples that it holds "
-            "out, to the next; 0: never",
+            "help": (
+                "evaluations from one test *per client* to the next: the model that each client would be handed, "
+                "on samples that it holds out; also at the end. `0`: never. See "
+                "[metrics.md](metrics.md#per-client)"
+            ),
         },
     )
     personal: int = field(
         default=0,
         metadata={
             "at_least": 0,
-            "help": "steps by which each client fine-tunes its final model on its own samples; before and after, it is "
-            "tested on those that it holds out; 0: none",
+            "help": (
+                "steps by which each client fine-tunes its final model on its own samples, as in a task; before "
+                "and after, it is tested on those that it holds out. `0`: none"
+            ),
         },
     )
 
     trips: bool | None = field(
         default=None,
         metadata={
-            "help": "rows name the tasks dispatched since the last one, with their moments and bytes, and who was "
-            "away; none: where links vary or clients come and go"
+            "help": (
+                "rows name the tasks dispatched since the last one, with their moments and bytes, and who was "
+                "away; `null`: where links vary or clients come and go. See [links.md](links.md#recording)"
+            )
         },
     )
 
@@ -145,12 +191,12 @@ class CheckpointSettings:
     """The times at which the whole state of a run is saved."""
 
     every: int | None = field(
-        default=None, metadata={"at_least": 1, "help": "ticks between checkpoints; none: by the clock"}
+        default=None, metadata={"at_least": 1, "help": "ticks between checkpoints; `null`: by the clock"}
     )
     seconds: float = field(
-        default=60.0, metadata={"at_least": 0, "help": "wall-clock seconds between checkpoints, where every is none"}
+        default=60.0, metadata={"at_least": 0, "help": "wall-clock seconds between checkpoints if `every` is `null`"}
     )
-    keep: int = field(default=2, metadata={"at_least": 1, "help": "how many of the newest are kept"})
+    keep: int = field(default=2, metadata={"at_least": 1, "help": "number of checkpoints kept, the newest"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,13 +204,26 @@ class Recipe:
     """Everything that a run depends on."""
 
     schema_version: int = field(default=SCHEMA_VERSION, metadata={"help": "version of this format"})
-    name: str = "run"
-    about: str = field(default="", metadata={"help": "one line for lists"})
-    short: bool = field(default=False, metadata={"help": "a shortened run, marked so in every output"})
-    seed: int = field(default=0, metadata={"at_least": 0})
-    seconds: float = field(metadata={"above": 0, "help": "time budget in virtual seconds"})
+    name: str = field(
+        default="run",
+        metadata={
+            "help": (
+                "names the run in outputs and its directory, where everything but letters, digits, `_`, `-` and "
+                "`.` becomes a dot"
+            )
+        },
+    )
+    about: str = field(default="", metadata={"help": "one line for `fedgmr list`"})
+    short: bool = field(default=False, metadata={"help": "marks the run as shortened in every output"})
+    seed: int = field(
+        default=0,
+        metadata={"at_least": 0, "help": "decides every random draw: data split, initial weights, mini-batches, noise"},
+    )
+    seconds: float = field(metadata={"above": 0, "help": "time budget in virtual seconds; no merge happens later"})
     task: TaskSettings
-    partition: Partition = field(default=IID(), metadata={"kinds": (IID, Dirichlet, ByUser)})
+    partition: Partition = field(
+        default=IID(), metadata={"kinds": (IID, Dirichlet, ByUser), "help": "`iid`, `dirichlet` or `by_user`"}
+    )
     method: Method
     fleet: FleetSettings = FleetSettings()
     network: NetworkSettings = NetworkSettings()
@@ -172,7 +231,9 @@ class Recipe:
     participation: Participation = Participation()
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
-    device: str = field(default="auto", metadata={"help": "auto, cpu, cuda or cuda:N"})
+    device: str = field(
+        default="auto", metadata={"help": "`cpu`, `cuda`, `cuda:N`, or `auto`: the GPU if there is one"}
+    )
     execution: ExecutionSettings = ExecutionSettings()
     deployment: DeploymentSettings = DeploymentSettings()
 

@@ -1,6 +1,7 @@
 """The documents against the code: links, file names, commands, recipe keys with their defaults, imports, versions."""
 
 import ast
+import importlib.util
 import json
 import re
 import runpy
@@ -9,19 +10,15 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import MISSING
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_origin
 
 import pytest
 from packaging.requirements import Requirement
 
 import fedgmr
 from fedgmr.cli.main import make_parser
-from fedgmr.recipe import Recipe, load_recipe, recipe_from
-from fedgmr.settings.schema import plain
-from fedgmr.settings.slots import Slot, keys_of, kind_of
+from fedgmr.recipe import load_recipe, recipe_from
 from fedgmr.settings.text import read_mapping
 
 ROOT = Path(__file__).parents[1]
@@ -189,13 +186,20 @@ def test_regression_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "%" not in out + err
 
 
-def test_recipe_document_has_every_key_with_its_default() -> None:
-    text = (ROOT / "docs" / "recipes.md").read_text()
-    tables = re.findall(r"^\| key \| default \| meaning \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-    told = {match for table in tables for match in re.findall(r"^\| `(.+?)` \| `?(.+?)`? \|", table, re.MULTILINE)}
-    keys = set(_keys(Recipe, ""))
-    assert told == {(key, default) for key, default in keys if not key.startswith("fleet.links.N.trace.")}
-    assert keys >= {(key.replace("fleet.", "fleet.links.N."), told) for key, told in keys if "fleet.trace." in key}
+def test_recipe_document_has_every_key_as_the_settings_have_it() -> None:
+    spec = importlib.util.spec_from_file_location("write_recipes", ROOT / "tools" / "write_recipes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    text, keys = (ROOT / "docs" / "recipes.md").read_text(), set(tool.keys())
+    assert [key.name for key in keys if not key.meaning] == []
+    own = {key[:2] for key in keys if not key.name.startswith("fleet.links.N.trace.")}
+    assert tool.told(text) == own
+    assert {key[:2] for key in keys} - own == {
+        (name.replace("fleet.", "fleet.links.N."), default) for name, default in own if "fleet.trace." in name
+    }
+    assert tool.rewritten(text) == text, "run python tools/write_recipes.py"
 
 
 def test_run_directory_document_has_every_field() -> None:
@@ -229,27 +233,6 @@ def _commands(text: str) -> Iterator[str]:
         line = re.sub(r"^python -m ", "", line.strip())
         if line.startswith("fedgmr "):
             yield line
-
-
-def _keys(kind: type[Any], prefix: str) -> Iterator[tuple[str, str]]:
-    """(dotted key, default) of every setting; N stands for a place in a list."""
-    for name, slot in keys_of(kind).items():
-        path = f"{prefix}{name}"
-        entries = [slot.inside(member) for member in slot.simple if get_origin(member) is tuple]
-        if slot.component or not slot.kinds:
-            yield path, _default(slot)
-        for place, inside in [(slot, f"{path}."), *((entry, f"{path}.N.") for entry in entries)]:
-            for inner in place.kinds:
-                yield from _keys(inner, inside)
-
-
-def _default(slot: Slot) -> str:
-    if slot.default is MISSING:
-        return "required"
-    if slot.component:
-        return "none" if slot.default is None else str(kind_of(type(slot.default)))
-    data = plain(slot.default)
-    return data if isinstance(data, str) and data else json.dumps(data)
 
 
 def _dot() -> fedgmr.Task:

@@ -38,9 +38,11 @@ class Absence:
     """Clients that are away between two moments."""
 
     clients: tuple[int, ...] = field(metadata={"at_least": 0, "help": "client numbers, from 0"})
-    start: float = field(metadata={"at_least": 0, "help": "seconds"})
-    end: float = field(metadata={"above": 0, "help": "seconds; must be after start"})
-    every: float | None = field(default=None, metadata={"above": 0, "help": "repeat with this period, in seconds"})
+    start: float = field(metadata={"at_least": 0, "help": "from this second on"})
+    end: float = field(metadata={"above": 0, "help": "until this second"})
+    every: float | None = field(
+        default=None, metadata={"above": 0, "help": "repeats with this period in seconds, at least `end`; `null`: once"}
+    )
 
     def __post_init__(self) -> None:
         if self.end <= self.start:
@@ -61,18 +63,28 @@ class FileAvailability(Availability):
     kind: ClassVar[str] = "file"
     path: str = field(
         metadata={
-            "help": "lines `client on off` in seconds, also as CSV with this header, or FedScale's devices as JSON"
+            "help": (
+                "lines `client on off` in seconds, the same as CSV with this header, or FedScale's devices as "
+                "JSON; looked for under `FEDGMR_DATA`, then from the working directory"
+            )
         }
     )
     every: float | None = field(
         default=None,
         metadata={
             "above": 0,
-            "help": "seconds after which the times come again; none: a device's finish_time, or else never, and it is "
-            "away after its last line",
+            "help": (
+                "seconds after which the times come again; `null`: a device's `finish_time`, or else never, and "
+                "it is away after its last line"
+            ),
         },
     )
-    digest: str | None = field(default=None, metadata={"help": "of the file's content, filled in when a run begins"})
+    digest: str | None = field(
+        default=None,
+        metadata={
+            "help": "checksum of the file's content; a run fills it in, and a resume with another content is refused"
+        },
+    )
 
     def sealed(self) -> "FileAvailability":
         """The same with the digest of the file."""

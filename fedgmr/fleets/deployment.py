@@ -9,10 +9,11 @@ class DeploymentSettings:
     """When a deployed run starts, and when it waits no longer."""
 
     min_clients: int | None = field(
-        default=None, metadata={"at_least": 1, "help": "nodes that must be there before a run starts; none: all"}
+        default=None,
+        metadata={"at_least": 1, "help": "number of nodes that must be there before the run starts; `null`: all"},
     )
     patience: float = field(
-        default=4.0, metadata={"at_least": 1, "help": "a task is given up after so many times its expected time"}
+        default=4.0, metadata={"at_least": 1, "help": "a task is given up after this multiple of its expected time"}
     )
     shortest: float = field(default=60.0, metadata={"above": 0, "help": "seconds before which no task is given up"})
     first_task: float = field(
@@ -22,13 +23,19 @@ class DeploymentSettings:
         default=None,
         metadata={
             "above": 0,
-            "help": "seconds after which a merge that waits for clients goes on without one; none: those of its task",
+            "help": (
+                "seconds after its dispatch for which a merge that waits for clients waits for a task; `null`: as "
+                "long as the task has by the three keys above. Then the merge goes on without it"
+            ),
         },
     )
     identity: Literal["node", "claimed"] = field(
         default="node",
         metadata={
-            "help": "how a node is known: by its node id, which belongs to its key where SuperNodes authenticate "
-            "themselves; or, for nodes that return under a new id, by the client id or partition that they claim"
+            "help": (
+                "how a node is known again: by its node id, which belongs to its key if SuperNodes authenticate "
+                "themselves; or `claimed`: if its id is new, by the client id or partition that it claims "
+                "([deployment.md](deployment.md#identity-of-clients))"
+            )
         },
     )

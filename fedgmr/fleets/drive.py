@@ -43,9 +43,19 @@ class Drive:
         default=0,
         metadata={"at_least": 0, "at_most": 1_000_000, "help": "seconds of a steady link between two drives"},
     )
-    pool: int = field(default=32, metadata={"at_least": 1, "at_most": 32, "help": "drives that are drawn by the seed"})
+    pool: int = field(
+        default=32,
+        metadata={"at_least": 1, "at_most": 32, "help": "drives that are drawn; each client has one of them"},
+    )
     shift: float | Literal["random"] = field(
-        default="random", metadata={"at_least": 0, "help": "seconds of the trace that are over at the start"}
+        default="random",
+        metadata={
+            "at_least": 0,
+            "help": (
+                "seconds of the trace that are over at the start; `random`: drawn by seed and client, over the "
+                "whole trace"
+            ),
+        },
     )
 
     def __post_init__(self) -> None:

@@ -15,20 +15,29 @@ class Link:
     """A client's connection, in MiB/s."""
 
     down: float | None = field(
-        default=None, metadata={"above": 0, "help": "download, MiB/s, on average; none: as the trace has it"}
+        default=None,
+        metadata={
+            "above": 0,
+            "help": (
+                "download of client N, MiB/s; with a trace, its mean, and `null`: as the trace has it. Without a "
+                "trace it must be given"
+            ),
+        },
     )
-    up: float | None = field(
-        default=None, metadata={"above": 0, "help": "upload, MiB/s, on average; none: as the trace has it"}
-    )
+    up: float | None = field(default=None, metadata={"above": 0, "help": "upload, the same"})
     density: float | None = field(
         default=None,
-        metadata={"above": 0, "at_most": 1, "help": "preset density; none: from fleet.densities"},
+        metadata={"above": 0, "at_most": 1, "help": "preset density; `null`: from `fleet.densities`, else 1"},
     )
     compute_seconds: float | None = field(
-        default=None, metadata={"at_least": 0, "help": "local training time; none: network.compute_seconds"}
+        default=None, metadata={"at_least": 0, "help": "seconds of local training; `null`: `network.compute_seconds`"}
     )
     trace: Trace | None = field(
-        default=None, metadata={"kinds": TRACES, "help": "rates that vary in time; none: they stay the same"}
+        default=None,
+        metadata={
+            "kinds": TRACES,
+            "help": "rates that vary in time, `file` or `drive`, see below; `none`: `fleet.trace`",
+        },
     )
 
     def __post_init__(self) -> None:

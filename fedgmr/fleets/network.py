@@ -31,46 +31,78 @@ class NetworkSettings:
     sizes: Literal["wire", "paper", "indexed", "linear"] = field(
         default="wire",
         metadata={
-            "help": "exact encoded length; paper: the sizes of the paper (section 5.2); "
-            "indexed: 8 bytes per value, which is what the paper's Transformer has (A41); "
-            "linear: nominal density x full_size, on every link, without a map"
+            "help": (
+                "the exact encoded length of every object; `paper`: the sizes the paper computes with; `indexed`: "
+                "8 bytes per value, as its Transformer has them (A41); `linear`: nominal density x `full_size` on "
+                "every link, an increment the difference of two densities, no level map"
+            )
         },
     )
     full_size: float | None = field(
         default=None,
-        metadata={"above": 0, "help": "MiB of the whole model, for sizes: linear; none: 4 bytes per coordinate"},
+        metadata={"above": 0, "help": "for `linear`: MiB of the whole model; `null`: 4 bytes per coordinate"},
     )
     sends: Literal["each", "shared"] = field(
         default="each",
         metadata={
-            "help": "without IMS: one per client; shared: one for all clients at a level that are dispatched together"
+            "help": (
+                "without IMS every client is sent an object of its own; `shared`: clients that are dispatched "
+                "together at one level share one"
+            )
         },
     )
     values: Literal["fp32", "fp16", "bf16"] = field(
-        default="fp32", metadata={"help": "how values travel: as they are, or rounded to 16 bits (sizes: wire only)"}
+        default="fp32",
+        metadata={
+            "help": (
+                "format of values in both directions: unchanged, or rounded to `fp16` or `bf16`, in a simulation too"
+            )
+        },
     )
-    server_rate: float = field(default=10.0, metadata={"above": 0, "help": "the server's shared uplink, MiB/s"})
-    compute_seconds: float = field(default=0.5, metadata={"at_least": 0, "help": "local training time of a task"})
+    server_rate: float = field(
+        default=10.0, metadata={"above": 0, "help": "the server's uplink, shared by all downloads, MiB/s"}
+    )
+    compute_seconds: float = field(
+        default=0.5, metadata={"at_least": 0, "help": "virtual seconds of local training per task"}
+    )
     noise: float = field(
         default=0.05,
-        metadata={"at_least": 0, "at_most": 10, "help": "sigma of the lognormal factor on every client transfer"},
+        metadata={
+            "at_least": 0,
+            "at_most": 10,
+            "help": "sigma of the lognormal factor on every client transfer; 0: none",
+        },
     )
     noise_on: Literal["times", "rates"] = field(
         default="times",
-        metadata={"help": "the factor, of mean one, multiplies a time; rates: of median one, it multiplies a rate"},
+        metadata={
+            "help": (
+                "the factor, of mean one, multiplies the transfer's time; `rates`: of median one, it multiplies "
+                "the link's rate"
+            )
+        },
     )
     noise_draws: int = field(default=1, metadata={"at_least": 1, "help": "a factor is the mean of so many draws"})
     server_noise: float = field(
         default=0.0,
-        metadata={"at_least": 0, "at_most": 10, "help": "the same sigma for the server's uplink, drawn per dispatch"},
+        metadata={
+            "at_least": 0,
+            "at_most": 10,
+            "help": "sigma of such a factor on the server's uplink, drawn for each dispatch",
+        },
     )
     merge_seconds: float = field(
         default=0.0,
-        metadata={"at_least": 0, "help": "virtual seconds between a merge and the dispatch that follows it"},
+        metadata={
+            "at_least": 0,
+            "help": "virtual seconds between a merge and the dispatch that follows it; without meaning on real fleets",
+        },
     )
     cut_through: bool = field(
         default=True,
-        metadata={"help": "false: a client's download starts when the server has sent its last object"},
+        metadata={
+            "help": "a client downloads while the server still sends; `false`: only after its last object has left"
+        },
     )
 
 

@@ -48,28 +48,41 @@ class FleetSettings:
     name: Literal["high", "medium", "low", "lte", "commute", "day_night", "custom"] = field(
         default="high",
         metadata={
-            "help": "high, medium, low: compositions of the paper's bandwidth classes; lte: everybody is on the road; "
-            "commute: for a third of the time; day_night: clients are away at night; custom: fleet.links"
+            "help": (
+                "`high`, `medium`, `low`: the paper's bandwidth classes; `lte`, `commute`, `day_night`: a "
+                "lognormal spread of links with rates or clients that [come and "
+                "go](links.md#generated-traces-and-fleets); `custom`: the list in `fleet.links`"
+            )
         },
     )
-    clients: int | None = field(default=None, metadata={"at_least": 1, "help": "none: 10, or as many as links"})
+    clients: int | None = field(
+        default=None,
+        metadata={
+            "at_least": 1,
+            "help": "number of clients; `null`: 10, or one per link. Compositions are scaled to other numbers",
+        },
+    )
     links: tuple[Link, ...] | None = field(
-        default=None, metadata={"help": "one link per client, MiB/s, for name: custom"}
+        default=None, metadata={"help": "for `custom`: one entry per client, by convention the fastest first"}
     )
     densities: tuple[float, ...] | Literal["measured"] | None = field(
         default=None,
         metadata={
             "above": 0,
             "at_most": 1,
-            "help": "one preset density per client; none: by bandwidth class; measured: the largest whose round fits "
-            "the period, by the bytes and times of its tasks",
+            "help": (
+                "one preset density per client; `null`: by bandwidth class, or as the links say; `measured`: see below"
+            ),
         },
     )
     scale: float | Literal["model"] = field(
         default=1.0,
         metadata={
             "above": 0,
-            "help": "multiplies every rate; model: model size / Conv-2 size, so small models feel the same links",
+            "help": (
+                "multiplies every rate, the server's too; `model`: model size / 6,603,710, so that a small model "
+                "takes as long as Conv-2"
+            ),
         },
     )
     pace: float = field(
@@ -78,18 +91,34 @@ class FleetSettings:
     )
     trace: Trace | None = field(
         default=None,
-        metadata={"kinds": TRACES, "help": "rates that vary in time, for all links that have no trace of their own"},
+        metadata={
+            "kinds": TRACES,
+            "help": "the same for all links that have no trace of their own, each at its own mean rates",
+        },
     )
     availability: Availability | None = field(
         default=None,
-        metadata={"kinds": (FileAvailability, DayNight), "help": "when clients are there; none: always"},
+        metadata={
+            "kinds": (FileAvailability, DayNight),
+            "help": (
+                "when clients are there: `file` or `day_night`; `none`: always. See [links.md](links.md#availability)"
+            ),
+        },
     )
-    absences: tuple[Absence, ...] = field(default=(), metadata={"help": "when clients take no new task"})
+    absences: tuple[Absence, ...] = field(
+        default=(),
+        metadata={
+            "help": "times in which clients take no new task, in seconds of the run, in addition to `availability`"
+        },
+    )
     on_leaving: OnLeaving = field(
         default="finish",
         metadata={
-            "help": "the task of a client that leaves: it is finished as if the client were there; resume: it stands "
-            "still until the client is back; lose: it is lost"
+            "help": (
+                "the task of a client that leaves is finished as if it were there; `resume`: transfers and "
+                "training stand still until it is back; `lose`: the task is lost. See "
+                "[links.md](links.md#clients-that-leave)"
+            )
         },
     )
 

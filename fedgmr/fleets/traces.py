@@ -39,20 +39,38 @@ class FileTrace:
 
     kind: ClassVar[str] = "file"
 
-    down: str = field(metadata={"help": "file of the download; its format follows from its first line"})
-    up: str | None = field(
-        default=None, metadata={"help": "file of the upload; none: the same file, by its column up where it has one"}
+    down: str = field(
+        metadata={"help": "file of the download: Mahimahi, two columns, or a table; its first line tells which"}
     )
-    unit: Unit | None = field(default=None, metadata={"help": "of the rates, where the files do not name it"})
+    up: str | None = field(
+        default=None,
+        metadata={"help": "file of the upload; `null`: the same file, by its column `up` where it has one"},
+    )
+    unit: Unit | None = field(
+        default=None,
+        metadata={
+            "help": (
+                "of rates whose unit the file does not name: `MiB/s`, `KiB/s`, `B/s`, `MB/s`, `kB/s`, `bit/s`, "
+                "`kbit/s`, `Mbit/s`, `Gbit/s`"
+            )
+        },
+    )
     shift: float | Literal["random"] = field(
         default="random",
-        metadata={"at_least": 0, "help": "seconds of the trace that are over at the start; random: drawn per client"},
+        metadata={
+            "at_least": 0,
+            "help": (
+                "seconds of the trace that are over at the start; `random`: drawn by seed and client, over the "
+                "whole trace"
+            ),
+        },
     )
     at_end: Literal["repeat", "stop"] = field(
-        default="repeat", metadata={"help": "the trace begins again; stop: from then on the link carries nothing"}
+        default="repeat", metadata={"help": "the trace begins again; `stop`: from then on the link carries nothing"}
     )
     digests: tuple[str, ...] = field(
-        default=(), metadata={"help": "checksums of the files, filled in when a run starts"}
+        default=(),
+        metadata={"help": "checksums of the files; a run fills them in, and a resume with another content is refused"},
     )
 
     def __post_init__(self) -> None:

@@ -20,16 +20,26 @@ from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, Threshold
 class Method(ServerRules):
     """A federated method, complete."""
 
-    name: str
-    title: str = field(default="", metadata={"help": "for tables and legends; empty: from the name"})
+    name: str = field(
+        metadata={"help": "a built-in method (`fedgmr list`), or the import path of a function that returns a `Method`"}
+    )
+    title: str = field(default="", metadata={"help": "its name in tables and legends; empty: `method.name`"})
     local: LocalRule = field(
         default=PlainSGD(),
         metadata={
             "kinds": (PlainSGD, WidthSGD, OrderedDropout, ThresholdedSGD),
-            "help": "what a client does with a mini-batch",
+            "help": "the client's rule for a mini-batch: `sgd`, `width_sgd`, `ordered_dropout`, `thresholded_sgd`",
         },
     )
-    ims: bool = field(default=False, metadata={"help": "send each increment once for all clients dispatched together"})
+    ims: bool = field(
+        default=False,
+        metadata={
+            "help": (
+                "send the part that sub-models share once for all clients that are dispatched together "
+                "(incremental model splitting)"
+            )
+        },
+    )
 
     def __post_init__(self) -> None:
         settle(self)

@@ -32,32 +32,59 @@ class AdmissionRule:
 
     beyond: Literal["refuse", "clip", "accept"] = field(
         default="refuse",
-        metadata={"help": "an update whose change is out of bounds: refused, shortened to the median, or merged"},
+        metadata={
+            "help": (
+                "an update whose change is out of bounds is refused; `clip`: its change is shortened to the "
+                "median change of all clients, or to `least` until three are known; `accept`: it is merged as it "
+                "is"
+            )
+        },
     )
     factor: float = field(
         default=30.0,
-        metadata={"above": 1, "help": "a change may be so many times the median of the clients' last changes"},
+        metadata={"above": 1, "help": "the bound: so many times the median change of all clients; see below"},
     )
-    least: float = field(
-        default=1.0, metadata={"above": 0, "help": "a change up to this is in bounds; 1: the norm of the sub-model"}
-    )
+    least: float = field(default=1.0, metadata={"above": 0, "help": "the bound is at least this"})
     most: float = field(
         default=30.0,
-        metadata={"above": 0, "help": "a change above this, times the learning rate where that is above 1, never is"},
+        metadata={
+            "above": 0,
+            "help": (
+                "the bound is at most this, times the learning rate where that is above 1; it is the bound until "
+                "three clients are known"
+            ),
+        },
     )
     samples: float = field(
         default=10.0,
-        metadata={"at_least": 1, "help": "the samples that a node declares count up to so many times the median"},
+        metadata={
+            "at_least": 1,
+            "help": (
+                "the samples that a node declares when it joins count up to so many times the median of the "
+                "fleet, in `weighting: samples` and in the clients' reports"
+            ),
+        },
     )
     repeat: float = field(
         default=0.05,
-        metadata={"at_least": 0, "help": "an answer this near to an earlier one, by its change, is a repeat; 0: none"},
+        metadata={
+            "at_least": 0,
+            "help": (
+                "an answer is a repeat if its distance from an earlier one of the same client is less than this, "
+                "by the length of its change, although the model has moved on; `0`: repeats are merged"
+            ),
+        },
     )
     strikes: int = field(
-        default=3, metadata={"at_least": 0, "help": "refusals in a row that put a client on hold; 0: never"}
+        default=3,
+        metadata={
+            "at_least": 0,
+            "help": "a client that is refused so many times in a row is put on hold: it gets no task; `0`: never",
+        },
     )
     pause: int = field(
-        default=10, metadata={"at_least": 1, "help": "ticks of a client's first hold; each further one is 4 x as long"}
+        default=10,
+        metadata={"at_least": 1, "help": "ticks of a client's first hold; each further one is four times as long"},
     )
 
     def bound(self, scale: float | None, rate: float) -> float:

@@ -41,7 +41,12 @@ class Merge:
 
 
 Over = Literal["buffer", "arrivals"]
-_OVER = {"help": "every kept update, or only those that have arrived since the last merge"}
+_OVER = {
+    "help": (
+        "the updates that are merged: all that are kept, or the `arrivals` since the last merge; the buffer is then "
+        "kept for the padded model alone"
+    )
+}
 
 
 class Aggregation(Protocol):
@@ -61,7 +66,12 @@ class MaskAware:
     over: Over = field(default="buffer", metadata=_OVER)
     mix: bool = field(
         default=False,
-        metadata={"help": "(1 - p)·W + p·mean, with p the share of the merged updates in the weight of all clients"},
+        metadata={
+            "help": (
+                "W ← (1 - p)·W + p·mean, with p the weight of the merged updates over the sum of the weights that "
+                "all clients had at their last arrival (1 before the first)"
+            )
+        },
     )
 
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
@@ -104,10 +114,13 @@ class GradientAverage:
     kind: ClassVar[str] = "gradient_average"
     reference: Literal["start", "current"] = field(
         default="start",
-        metadata={"help": "a change is from the model the client started from, or from the current one"},
+        metadata={"help": "the change from the model that the client started from, or from the `current` one"},
     )
     over: Literal["fleet", "arrivals"] = field(
-        default="fleet", metadata={"help": "divide by the number of all clients, or by the weight of the arrivals"}
+        default="fleet",
+        metadata={
+            "help": "divide the sum of weighted changes by the number of clients, or by the weight of the `arrivals`"
+        },
     )
 
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
@@ -128,7 +141,7 @@ class Mixing:
     """FedAsync's server step: W ← (1 - a)·W + a·w with a = rate × weight, on the coordinates the client holds."""
 
     kind: ClassVar[str] = "mixing"
-    rate: float = field(default=0.6, metadata={"above": 0, "at_most": 1, "help": "share of a fresh update"})
+    rate: float = field(default=0.6, metadata={"above": 0, "at_most": 1, "help": "a of a fresh update"})
 
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
         """Mix the arrivals in, one after the other."""

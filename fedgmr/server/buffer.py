@@ -51,17 +51,32 @@ class Contribution:
 class BufferRule:
     """Whether the server keeps each client's most recent update for later merges (A13)."""
 
-    keep: bool = field(default=True, metadata={"help": "false: every update is merged once"})
+    keep: bool = field(
+        default=True,
+        metadata={
+            "help": "merge each client's most recent update again until a newer one comes; `false`: every update once"
+        },
+    )
     max_staleness: int | None = field(
-        default=None, metadata={"at_least": 0, "help": "drop buffered updates older than this; none: never"}
+        default=None, metadata={"at_least": 0, "help": "drop kept updates that are staler than this; `null`: never"}
     )
     dtype: Literal["float32", "float16", "bfloat16"] = field(
         default="float32",
-        metadata={"help": "precision of the buffered values: float32 as they come; the others take half the memory"},
+        metadata={
+            "help": (
+                "precision of the kept updates. `float32` changes nothing; `float16` and `bfloat16` take half the "
+                "memory, and the merge still computes in float32. Values above 65504 are kept as 65504 in float16"
+            )
+        },
     )
 
     aging: bool = field(
-        default=True, metadata={"help": "false: a kept update has the weight that it had when it arrived"}
+        default=True,
+        metadata={
+            "help": (
+                "a kept update loses weight with every merge; `false`: it keeps the weight that it had when it arrived"
+            )
+        },
     )
 
     @property

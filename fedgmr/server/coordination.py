@@ -71,7 +71,7 @@ class SemiAsynchronous(Coordination):
         default=None,
         metadata={
             "above": 0,
-            "help": "seconds between merges; none: 1.10 x the noise-free synchronous round with IMS",
+            "help": "virtual seconds; `null`: 1.10 x a noise-free synchronous round with IMS at the preset densities",
         },
     )
 
@@ -90,7 +90,7 @@ class Asynchronous(Coordination):
         default=None,
         metadata={
             "above": 0,
-            "help": "seconds per tick of the learning-rate schedule only; none: as semi-asynchronous",
+            "help": "virtual seconds; `null`: 1.10 x a noise-free synchronous round with IMS at the preset densities",
         },
     )
 
@@ -108,8 +108,12 @@ class Fastest(Coordination):
     """Merge a little after the fastest clients' updates are in, with whatever has arrived by then."""
 
     kind: ClassVar[str] = "fastest"
-    clients: int = field(default=1, metadata={"at_least": 1, "help": "how many clients, from client 0 on"})
-    grace: float = field(default=0.5, metadata={"at_least": 0, "help": "seconds after the last of their updates"})
+    clients: int = field(
+        default=1, metadata={"at_least": 1, "help": "number of clients that are waited for, from client 0 on"}
+    )
+    grace: float = field(
+        default=0.5, metadata={"at_least": 0, "help": "seconds between the last of their updates and the merge"}
+    )
 
     @property
     def always(self) -> int:

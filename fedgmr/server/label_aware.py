@@ -68,7 +68,7 @@ class LabelAware(MaskAware):
     """The mask-aware mean, with the output layer's rows averaged over the clients that own their class."""
 
     kind: ClassVar[str] = "label_aware"
-    label_aware: bool = field(default=True, metadata={"help": "false: the plain mask-aware mean"})
+    label_aware: bool = field(default=True, metadata={"help": "`false`: the plain mask-aware mean"})
 
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
         """The mask-aware mean, then the output rows again with their owners only."""

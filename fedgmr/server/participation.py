@@ -111,14 +111,22 @@ class Oort(Policy):
     kind: ClassVar[str] = "oort"
     seconds: float | None = field(
         default=None,
-        metadata={"above": 0, "help": "preferred time of a task; none: the median of those that the server knows"},
+        metadata={
+            "above": 0,
+            "help": "T, the preferred time of a task; `null`: the median of those that the server knows",
+        },
     )
     penalty: float = field(
-        default=2.0, metadata={"at_least": 0, "help": "exponent by which slower clients lose utility; 0: none"}
+        default=2.0,
+        metadata={"at_least": 0, "help": "exponent by which slower clients lose utility; `0`: they lose none"},
     )
     explore: float = field(
         default=0.9,
-        metadata={"at_least": 0, "at_most": 1, "help": "share of places for clients never asked, at the first tick"},
+        metadata={
+            "at_least": 0,
+            "at_most": 1,
+            "help": "share of the places for clients never asked, at the first tick",
+        },
     )
     decay: float = field(
         default=0.98, metadata={"above": 0, "at_most": 1, "help": "factor on that share from tick to tick"}
@@ -167,13 +175,26 @@ class Oort(Policy):
 class Participation:
     """The clients at work: every free one, or so many, which a policy chooses at each tick."""
 
-    count: int | None = field(default=None, metadata={"at_least": 1, "help": "clients at work at a time; none: all"})
+    count: int | None = field(
+        default=None,
+        metadata={
+            "at_least": 1,
+            "help": "number of clients at work, chosen from the free ones at each tick; `null`: all",
+        },
+    )
     fraction: float | None = field(
-        default=None, metadata={"above": 0, "at_most": 1, "help": "the same as a share of the fleet"}
+        default=None,
+        metadata={"above": 0, "at_most": 1, "help": "the same as a share of the fleet; give only one of the two"},
     )
     policy: Policy = field(
         default=Uniform(),
-        metadata={"kinds": (Uniform, FastestFirst, RoundRobin, ByData, Oort), "help": "who of the free ones is asked"},
+        metadata={
+            "kinds": (Uniform, FastestFirst, RoundRobin, ByData, Oort),
+            "help": (
+                "who of the free clients is asked: `uniform`, `fastest`, `round_robin`, `by_data`, `oort`; all "
+                "but `uniform` need `count` or `fraction`"
+            ),
+        },
     )
 
     def __post_init__(self) -> None:

@@ -33,20 +33,43 @@ class RecoveryRule:
     """When the server goes back to an earlier model; an honest run never meets these bounds."""
 
     times: int = field(
-        default=3, metadata={"at_least": 0, "help": "recoveries in a row, then the run has diverged; 0: never go back"}
+        default=3,
+        metadata={
+            "at_least": 0,
+            "help": (
+                "recoveries in a row, without a good model in between, after which the run ends as diverged; `0`: "
+                "the server never goes back"
+            ),
+        },
     )
-    every: int | None = field(default=None, metadata={"at_least": 1, "help": "ticks between checks; none: `interval`"})
+    every: int | None = field(
+        default=None,
+        metadata={"at_least": 1, "help": "ticks between two looks at the model; `null`: `method.interval`"},
+    )
     lost: float = field(
         default=0.75,
-        metadata={"above": 0, "at_most": 1, "help": "a model that has lost more of what was learned has collapsed"},
+        metadata={
+            "above": 0,
+            "at_most": 1,
+            "help": "the model has collapsed where so much of what was learned is lost",
+        },
     )
     gain: float = field(
         default=0.25,
-        metadata={"above": 0, "help": "if at least this had been learned, as a share of the metric's range"},
+        metadata={
+            "above": 0,
+            "help": (
+                "if at least so much had been learned, as a share of the metric's range; where it has only a best "
+                "value, such as an error, of the way there from the first model"
+            ),
+        },
     )
     scale: float = field(
         default=100.0,
-        metadata={"above": 1, "help": "from check to check the weights may become so many times as long"},
+        metadata={
+            "above": 1,
+            "help": "the weights have left their scale where they are so many times as long as at the last look",
+        },
     )
 
 

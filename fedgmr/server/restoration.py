@@ -134,18 +134,39 @@ class Saturation(Restoration):
     )
     scope: Literal["client", "global"] = field(
         default="client",
-        metadata={"help": "metric of each client's sub-model, or of the whole model for all (A2)"},
+        metadata={
+            "help": "the metric of each client's sub-model, or `global`: that of the whole model, for all clients"
+        },
     )
     metric: Literal["sub_model", "own_update"] = field(
         default="sub_model",
-        metadata={"help": "of the global model's sub-model, or of the client's own update, every `interval` of them"},
+        metadata={
+            "help": (
+                "what is measured for a client: its sub-model of the global model, or `own_update`: the model "
+                "that it has sent, measured at its first update and at every `method.interval`-th of its own; in "
+                "between its last value counts as no improvement"
+            )
+        },
     )
     hold_off: int = field(
-        default=0, metadata={"at_least": 0, "help": "patiences after a move during which a client does not move again"}
+        default=0,
+        metadata={
+            "at_least": 0,
+            "help": (
+                "after a move a client stays for this many patiences; its count runs on, so it may move as soon "
+                "as they are over"
+            ),
+        },
     )
     server: bool = field(
         default=False,
-        metadata={"help": "watch the zero-padded mean too; each time it has saturated, raise the lowest level by one"},
+        metadata={
+            "help": (
+                "also watch the zero-padded mean of the latest updates: when it has stopped improving, nobody "
+                "stays below the next level of the ladder, starting with the lowest, and all watching pauses for "
+                "one patience; the first time only arms it"
+            )
+        },
     )
     retreat: Retreat | None = field(
         default=None, metadata={"help": "takes levels back from clients whose links have become too slow; none: never"}
@@ -237,7 +258,7 @@ class FixedTime(Restoration):
 
     kind: ClassVar[str] = "fixed_time"
     seconds: float | None = field(
-        default=None, metadata={"above": 0, "help": "the time of which they are shares; none: the run's"}
+        default=None, metadata={"above": 0, "help": "the time of which they are shares; `null`: the run's time budget"}
     )
     retreat: Retreat | None = field(
         default=None, metadata={"help": "takes levels back from clients whose links have become too slow; none: never"}

@@ -28,18 +28,30 @@ class Retreat:
 
     periods: float = field(
         default=30.0,
-        metadata={"above": 0, "help": "a task that takes more than so many periods is too slow"},
+        metadata={
+            "above": 0,
+            "help": (
+                "a task that takes more than so many periods is too slow. Restored clients take many by design: "
+                "the whole model on the slowest of the paper's links about 14"
+            ),
+        },
     )
     tasks: int = field(
-        default=2, metadata={"at_least": 1, "help": "so many in a row, and the client moves one level down"}
+        default=2,
+        metadata={
+            "at_least": 1,
+            "help": "after so many too slow ones in a row the client moves one level down, never below its preset one",
+        },
     )
     back: float = field(
         default=0.7,
         metadata={
             "above": 0,
             "at_most": 1,
-            "help": "a client moves up only where the larger sub-model, by its last task, would take at most this "
-            "share of those periods",
+            "help": (
+                "a client moves up only where the larger sub-model would take at most this share of those "
+                "periods, by the time of its last task and the number of coordinates"
+            ),
         },
     )
 

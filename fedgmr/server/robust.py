@@ -35,7 +35,9 @@ class TrimmedMean(MaskAware):
         metadata={
             "at_least": 0,
             "below": 0.5,
-            "help": "share of a coordinate's holders left out at either end, of three or more at least one",
+            "help": (
+                "of `trimmed_mean`: share of the holders that is left out at either end; of three or more at least one"
+            ),
         },
     )
 
@@ -69,7 +71,13 @@ class ClippedMean(MaskAware):
     kind: ClassVar[str] = "clipped_mean"
     radius: float = field(
         default=1.0,
-        metadata={"above": 0, "help": "an update may be so many median distances away from the current model"},
+        metadata={
+            "above": 0,
+            "help": (
+                "of `clipped_mean`: an update may be so many times as far away as the median, each by the length "
+                "of its sub-model"
+            ),
+        },
     )
 
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:

@@ -29,11 +29,17 @@ class ServerRules:
 
     ladder: Ladder = field(
         default=(0.05, 0.1, 0.2, 0.5, 1.0),
-        metadata={"help": "the densities a sub-model can have, increasing"},
+        metadata={"help": "the densities a sub-model can have, increasing; a client's preset density must be on it"},
     )
     ranking: Ranking = field(
         default=FullModel(),
-        metadata={"kinds": (FullModel, Taylor, Magnitude, Random, Threshold, WidthPrefix, RollingWindow)},
+        metadata={
+            "kinds": (FullModel, Taylor, Magnitude, Random, Threshold, WidthPrefix, RollingWindow),
+            "help": (
+                "which coordinates small sub-models keep: `full`, `taylor`, `magnitude`, `random`, `threshold`, "
+                "`width_prefix`, `rolling_window`"
+            ),
+        },
     )
     aggregation: Aggregation = field(
         default=MaskAware(),
@@ -47,23 +53,46 @@ class ServerRules:
                 TrimmedMean,
                 CoordinateMedian,
                 ClippedMean,
-            )
+            ),
+            "help": (
+                "how updates are merged: `mask_aware`, `label_aware`, `zero_padded`, `gradient_average`, "
+                "`mixing`, `trimmed_mean`, `coordinate_median`, `clipped_mean`"
+            ),
         },
     )
     coordination: Coordination = field(
-        default=Synchronous(), metadata={"kinds": (Synchronous, SemiAsynchronous, Asynchronous, Fastest)}
+        default=Synchronous(),
+        metadata={
+            "kinds": (Synchronous, SemiAsynchronous, Asynchronous, Fastest),
+            "help": "when: `synchronous`, `semi_asynchronous`, `asynchronous`, `fastest`",
+        },
     )
-    restoration: Restoration | None = field(default=None, metadata={"kinds": (Saturation, FixedTime)})
-    staleness: Staleness = field(default=Polynomial(), metadata={"kinds": (Polynomial, Constant, Hinge)})
+    restoration: Restoration | None = field(
+        default=None,
+        metadata={
+            "kinds": (Saturation, FixedTime),
+            "help": "when clients move up: `saturation`, `fixed_time`, or `none`",
+        },
+    )
+    staleness: Staleness = field(
+        default=Polynomial(),
+        metadata={
+            "kinds": (Polynomial, Constant, Hinge),
+            "help": "weight of an update by staleness s: `polynomial`, `hinge`, `constant`",
+        },
+    )
     buffer: BufferRule = BufferRule()
     admission: AdmissionRule = AdmissionRule()
     recovery: RecoveryRule = RecoveryRule()
     weighting: Literal["uniform", "samples"] = field(
-        default="uniform", metadata={"help": "weight of a client: the same for all, or its number of samples"}
+        default="uniform", metadata={"help": "weight of a client in a merge: the same for all, or by `samples`"}
     )
     interval: int = field(
         default=25,
-        metadata={"at_least": 1, "help": "k_rest: ticks between restoration checks and level-map refreshes"},
+        metadata={
+            "at_least": 1,
+            "help": "ticks between restoration checks, and between renewals of the level map (the paper's k_rest)",
+        },
     )
 
     def __post_init__(self) -> None:

@@ -21,7 +21,13 @@ class Polynomial:
     """(1 + s)^-alpha."""
 
     kind: ClassVar[str] = "polynomial"
-    alpha: float = field(default=0.5, metadata={"at_least": 0, "help": "0 ignores staleness; the paper's code: 0.6"})
+    alpha: float = field(
+        default=0.5,
+        metadata={
+            "at_least": 0,
+            "help": "of `polynomial`; 0 ignores staleness, 0.6 is the value of the paper's released code",
+        },
+    )
 
     def weight(self, staleness: int) -> float:
         """(1 + s)^-alpha."""
@@ -44,8 +50,10 @@ class Hinge:
     """1 up to staleness b, then 1 / (a·(s - b) + 1)."""
 
     kind: ClassVar[str] = "hinge"
-    a: float = field(default=10.0, metadata={"above": 0})
-    b: float = field(default=4.0, metadata={"at_least": 0})
+    a: float = field(default=10.0, metadata={"above": 0, "help": "of `hinge`: how fast the weight falls"})
+    b: float = field(
+        default=4.0, metadata={"at_least": 0, "help": "of `hinge`: up to this staleness an update counts fully"}
+    )
 
     def weight(self, staleness: int) -> float:
         """1 up to b, then falling."""

@@ -5,6 +5,7 @@ Both go by the reading of annotations in ``slots.py``. ``build`` in ``build.py``
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any, Literal, get_args, get_origin
@@ -15,6 +16,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _IMPORT_PATH = {"type": "string", "pattern": "^[^:]+:[^:]+$"}
 _ANYTHING = Slot()
 _ENTRIES = 6  # of a list in a brief text
+_LINK = re.compile(r"\[(.+?)\]\(.+?\)")  # a help is Markdown for docs/recipes.md; an editor shows the words
 
 
 def plain(value: Any, slot: Slot = _ANYTHING, *, defaults: bool = True) -> Any:
@@ -96,7 +98,7 @@ def _object(cls: type[Any], *, complete: bool, kind: str | None = None) -> dict[
 def _property(slot: Slot) -> dict[str, Any]:
     node = _place(slot)
     if "help" in slot.metadata:
-        node["description"] = slot.metadata["help"]
+        node["description"] = _LINK.sub(r"\1", slot.metadata["help"])
     if slot.default is not MISSING:
         node["default"] = plain(slot.default, slot)
     return node

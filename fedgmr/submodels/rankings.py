@@ -81,11 +81,20 @@ class _Unstructured:
     kind: ClassVar[str] = ""
     floor: float = field(
         default=0.02,
-        metadata={"at_least": 0, "at_most": 1, "help": "share of every prunable tensor that level 0 always keeps"},
+        metadata={
+            "at_least": 0,
+            "at_most": 1,
+            "help": "share of every prunable tensor that level 0 keeps, whatever its scores are",
+        },
     )
     refresh: Literal["rerank", "grow_only"] = field(
         default="rerank",
-        metadata={"help": "rerank all coordinates at every refresh, or keep those that clients hold (A7)"},
+        metadata={
+            "help": (
+                "at a renewal rank all coordinates again, or `grow_only`: leave the sub-models that clients hold "
+                "as they are"
+            )
+        },
     )
 
     def rank(self, inputs: RankingInputs) -> LevelMap:
@@ -144,10 +153,17 @@ class Magnitude(_Unstructured):
     kind: ClassVar[str] = "magnitude"
     costs: tuple[float, ...] | None = field(
         default=None,
-        metadata={"above": 0, "help": "divide |w| by the cost of its tensor: one number per prunable tensor, in order"},
+        metadata={
+            "above": 0,
+            "help": (
+                "divides the magnitudes of every prunable tensor by its number, in the order of the model: a dear "
+                "tensor keeps fewer"
+            ),
+        },
     )
     relative: bool = field(
-        default=False, metadata={"help": "divide |w| also by the mean of its tensor, without what the floor keeps"}
+        default=False,
+        metadata={"help": "divides them also by the tensor's mean magnitude, without the largest that the floor keeps"},
     )
 
     def _scores(self, inputs: RankingInputs) -> Tensor | None:

@@ -19,15 +19,25 @@ class Threshold:
 
     kind: ClassVar[str] = "threshold"
     scope: Literal["global", "layerwise"] = field(
-        default="global", metadata={"help": "one threshold for the model, or one per tensor"}
+        default="global",
+        metadata={"help": "one threshold for the model, or `layerwise`: the same share of every tensor"},
     )
     floor: float = field(
         default=0.0,
-        metadata={"at_least": 0, "at_most": 1, "help": "share of every ranked tensor that level 0 always keeps"},
+        metadata={
+            "at_least": 0,
+            "at_most": 1,
+            "help": "share of every ranked tensor that level 0 keeps, whatever the threshold is",
+        },
     )
     ranks: Literal["everything", "prunable"] = field(
         default="everything",
-        metadata={"help": "rank all but norms, biases too, or prunable: other tensors are in every sub-model"},
+        metadata={
+            "help": (
+                "rank everything but normalisation parameters, or `prunable`: prunable weights alone; biases and "
+                "kept tensors are then in every sub-model"
+            )
+        },
     )
 
     def rank(self, inputs: RankingInputs) -> LevelMap:

@@ -112,7 +112,13 @@ class _ByWidth:
 
     kind: ClassVar[str] = ""
     widths: WidthRule = field(
-        default="solved", metadata={"help": "the width that keeps a density's share of all coordinates, or its root"}
+        default="solved",
+        metadata={
+            "help": (
+                "the width whose share of all coordinates is nearest to the density, or `sqrt`: the square root "
+                "of the density, whatever share that keeps"
+            )
+        },
     )
 
     def rank(self, inputs: RankingInputs) -> LevelMap:
@@ -151,8 +157,10 @@ class RollingWindow(_ByWidth):
     """Keeps a window that moves on through the channels of every group, by one at each tick (FedRolex)."""
 
     kind: ClassVar[str] = "rolling_window"
-    every: int = field(default=1, metadata={"at_least": 1, "help": "ticks between two moves of the window"})
-    step: int = field(default=1, metadata={"at_least": 1, "help": "channels by which it moves"})
+    every: int = field(
+        default=1, metadata={"at_least": 1, "help": "of `rolling_window`: ticks between two moves of the window"}
+    )
+    step: int = field(default=1, metadata={"at_least": 1, "help": "of `rolling_window`: channels by which it moves"})
 
     def due(self, tick: int, interval: int) -> bool:
         """When the window moves."""

@@ -43,7 +43,7 @@ class IID:
     """One permutation cut into equal parts."""
 
     kind: ClassVar[str] = "iid"
-    min_samples: int = field(default=1, metadata={"at_least": 1, "help": "fewest samples of a client"})
+    min_samples: int = field(default=1, metadata={"at_least": 1, "help": "fewest samples a client may have"})
 
     def deal(self, pool: Pool) -> list[Indices]:
         """Equal random parts."""
@@ -56,14 +56,36 @@ class Dirichlet:
     """Per class, the clients' shares are drawn from Dirichlet(alpha); small alpha means few classes per client."""
 
     kind: ClassVar[str] = "dirichlet"
-    alpha: float = field(default=0.6, metadata={"above": 0, "help": "concentration; smaller is more skewed"})
-    min_samples: int = field(default=20, metadata={"at_least": 1, "help": "redrawn until every client has this many"})
+    alpha: float = field(
+        default=0.6, metadata={"above": 0, "help": "concentration; the smaller, the fewer classes per client"}
+    )
+    min_samples: int = field(
+        default=20,
+        metadata={
+            "at_least": 1,
+            "help": (
+                "fewest samples a client may have; the shares are drawn again, up to 1,000 times, until all "
+                "clients have this many"
+            ),
+        },
+    )
     order: Literal["drawn", "ascending"] = field(
-        default="drawn", metadata={"help": "clients as drawn, or by number of samples, the fewest first"}
+        default="drawn",
+        metadata={
+            "help": (
+                "the clients' order: as drawn, or `ascending`: client 0 has the fewest samples and the last "
+                "client the most"
+            )
+        },
     )
     draw: Literal["seeded", "legacy"] = field(
         default="seeded",
-        metadata={"help": "legacy: one draw of numpy's RandomState(seed), and consecutive samples of each class"},
+        metadata={
+            "help": (
+                "`legacy`: one draw of `numpy.random.RandomState(seed)`, consecutive samples of every class, "
+                "never drawn again; with `ascending` and seed 0 the split of the paper's released code"
+            )
+        },
     )
 
     def deal(self, pool: Pool) -> list[Indices]:
@@ -112,7 +134,7 @@ class ByUser:
     """Whole users, consecutive ones to the same client; the last client takes the remainder."""
 
     kind: ClassVar[str] = "by_user"
-    min_samples: int = field(default=1, metadata={"at_least": 1, "help": "fewest samples of a client"})
+    min_samples: int = field(default=1, metadata={"at_least": 1, "help": "fewest samples a client may have"})
 
     def deal(self, pool: Pool) -> list[Indices]:
         """Users // clients users each, the rest to the last client."""

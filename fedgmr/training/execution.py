@@ -24,41 +24,55 @@ class ExecutionSettings:
     executor: Literal["auto", "sequential", "threaded", "graphed", "stacked"] = field(
         default="auto",
         metadata={
-            "help": "sequential: one task after the other; threaded: on a CPU, one task per thread; graphed: CUDA "
-            "graphs on parallel streams; stacked: all tasks in the same Triton kernels, for chains of convolutions and "
-            "linear layers under SGD; auto: the fastest that can train this model with this method here"
+            "help": (
+                "`sequential`: one task after the other; `threaded`: on a CPU one task per thread, which pays for "
+                "small batches; `graphed`: tasks side by side on a GPU, in captured CUDA graphs; `stacked`: on a "
+                "GPU all tasks in the same kernels, for chains of convolutions, ReLU, 2 x 2 maxima and linear "
+                "layers under SGD; `auto`: on a GPU `stacked` if it can train the model, else `graphed`, else "
+                "`sequential`, also for [lazy data and several inputs](own-data.md); on a CPU `threaded` for "
+                "small nets and batches, else `sequential`; the resolved recipe says which"
+            )
         },
     )
     slots: int | None = field(
         default=None,
         metadata={
             "at_least": 1,
-            "help": "graphed, stacked: tasks trained at once; none: as many as arrive, within limits",
+            "help": (
+                "graphed, stacked: number of tasks trained at once; `null`: as many as arrive together and fit "
+                "the memory (stacked: at most 32)"
+            ),
         },
     )
-    tf32: bool = field(default=True, metadata={"help": "CUDA: products of float32 in TF32"})
+    tf32: bool = field(default=True, metadata={"help": "CUDA: products of float32 numbers in TF32"})
     autocast: Literal["none", "bfloat16"] = field(
-        default="none", metadata={"help": "precision of the forward and backward pass; weights stay as they are"}
+        default="none", metadata={"help": "`bfloat16`: forward and backward pass in bfloat16; weights stay as they are"}
     )
     sparse: Literal["auto"] | float = field(
         default="auto",
         metadata={
             "at_least": 0,
             "at_most": 1,
-            "help": "CPU: a large linear layer that keeps at most this share of its weights is computed sparsely; "
-            "0: never; auto: a short probe decides",
+            "help": (
+                "CPU, unstructured sub-models: a large linear layer that keeps at most this share of its weights "
+                "holds and computes only these; `0`: never; `auto`: a short measurement decides, if a layer is "
+                "large enough; a Flower client does not measure and takes 0.12"
+            ),
         },
     )
     sparse_from: int = field(
-        default=1_000_000, metadata={"at_least": 1, "help": "weights from which on a linear layer is large"}
+        default=1_000_000, metadata={"at_least": 1, "help": "number of weights from which a linear layer is large"}
     )
 
     threads: int | None = field(
         default=None,
         metadata={
             "at_least": 1,
-            "help": "CPU: threads of an operation, or of the tasks with the executor threaded; none: as many as "
-            "PyTorch takes (OMP_NUM_THREADS), written down when the run begins, because sums are rounded by it",
+            "help": (
+                "CPU: number of threads of an operation, or with `threaded` of tasks; `null`: as many as PyTorch "
+                "takes (`OMP_NUM_THREADS`). The resolved recipe has the number, and a resume takes the same, "
+                "because sums are rounded by it; it is not part of a run's key"
+            ),
         },
     )
 

@@ -54,7 +54,8 @@ class SGD:
         default=0.0, metadata={"at_least": 0, "help": "so much of a weight is added to its gradient"}
     )
     keep: bool = field(
-        default=False, metadata={"help": "a client keeps its momentum from task to task; false: zero in every task"}
+        default=False,
+        metadata={"help": "a client keeps its velocity from task to task; `false`: zero at the start of every task"},
     )
 
     def __post_init__(self) -> None:
@@ -110,7 +111,9 @@ class Adam:
     plain: ClassVar[bool] = False
     memory: ClassVar[Memory] = "own"
     beta1: float = field(default=0.9, metadata={"at_least": 0, "below": 1, "help": "decay of the mean of gradients"})
-    beta2: float = field(default=0.999, metadata={"at_least": 0, "below": 1, "help": "decay of the mean of squares"})
+    beta2: float = field(
+        default=0.999, metadata={"at_least": 0, "below": 1, "help": "decay of the mean of squared gradients"}
+    )
     eps: float = field(default=1e-8, metadata={"above": 0, "help": "added to the root of the mean of squares"})
 
     def begin(self, model: Tensor) -> Descent:

@@ -88,7 +88,9 @@ class PlainSGD(LocalRule):
     """A step of the optimiser; with `proximal` > 0 the term (proximal/2)·||w - start||² is added to the loss."""
 
     kind: ClassVar[str] = "sgd"
-    proximal: float = field(default=0.0, metadata={"at_least": 0, "help": "FedProx / FedAsync proximal weight"})
+    proximal: float = field(
+        default=0.0, metadata={"at_least": 0, "help": "weight μ of (μ/2)·‖w - start‖², as in FedProx and FedAsync"}
+    )
 
     @property
     def stacking(self) -> Stacking | None:
@@ -114,16 +116,18 @@ class WidthSGD(LocalRule):
     kind: ClassVar[str] = "width_sgd"
     scaler: bool | None = field(
         default=None,
-        metadata={"help": "divide hidden activations by the width in training; none: where the model has batch norm"},
+        metadata={"help": "divide hidden activations by the width in training; `null`: if the model has batch norm"},
     )
     masked_loss: bool = field(
-        default=True, metadata={"help": "logits of classes that the client does not have are set to 0"}
+        default=True, metadata={"help": "leave the classes that a client does not have out of its loss"}
     )
     norm: Norm = field(
         default="batch",
         metadata={
-            "help": "batch norm in training: tracked = clients track statistics and the server averages them; "
-            "batch = nobody does; for tests see evaluation.norm"
+            "help": (
+                "the statistics of batch norm in training. `tracked`: clients track them, the server averages "
+                "them; `batch`: nobody does. For tests see `evaluation.norm`"
+            )
         },
     )
 
@@ -142,18 +146,25 @@ class OrderedDropout(LocalRule):
     order: Literal["random", "cycle"] = field(
         default="random",
         metadata={
-            "help": "random: each mini-batch draws its width; cycle: a task goes from the smallest width upwards"
+            "help": (
+                "each mini-batch draws its width, uniformly; `cycle`: mini-batch i of a task trains width i mod "
+                "their number, from the smallest"
+            )
         },
     )
     widths: tuple[float, ...] | None = field(
         default=None,
-        metadata={"help": "densities of the ladder that are trained beside a client's own; none: all below its own"},
+        metadata={
+            "help": (
+                "the densities of `method.ladder` that are trained beside a client's own; `null`: all below its own"
+            )
+        },
     )
     distillation: bool = field(
         default=False, metadata={"help": "also train the drawn width on the predictions of the client's own width"}
     )
     soft_targets: Literal["softmax", "sigmoid"] = field(
-        default="softmax", metadata={"help": "what turns the teacher's outputs into targets: sigmoid for a BCE loss"}
+        default="softmax", metadata={"help": "how those become targets; `sigmoid` for a binary cross-entropy"}
     )
 
     @property
@@ -207,11 +218,21 @@ class ThresholdedSGD(LocalRule):
 
     kind: ClassVar[str] = "thresholded_sgd"
     needs_mask: ClassVar[bool] = True
-    norm: Norm = field(default="batch", metadata={"help": "as for width_sgd"})
-    derivative: bool = field(default=True, metadata={"help": "false: leave the mask's derivative out"})
-    scope: Literal["global", "layerwise"] = field(default="global", metadata={"help": "one theta, or one per tensor"})
+    norm: Norm = field(
+        default="batch",
+        metadata={
+            "help": (
+                "the statistics of batch norm in training. `tracked`: clients track them, the server averages "
+                "them; `batch`: nobody does. For tests see `evaluation.norm`"
+            )
+        },
+    )
+    derivative: bool = field(default=True, metadata={"help": "scale gradients by the derivative of the mask"})
+    scope: Literal["global", "layerwise"] = field(
+        default="global", metadata={"help": "one threshold for the model, or `layerwise`: one per tensor"}
+    )
     ranks: Literal["everything", "prunable"] = field(
-        default="everything", metadata={"help": "the weights that have a theta: as in the ranking"}
+        default="everything", metadata={"help": "the tensors that have a threshold, as in `method.ranking.ranks`"}
     )
 
     @property

@@ -44,8 +44,8 @@ class Steps:
     """Multiplied by `by` at each of the ticks `at`."""
 
     kind: ClassVar[str] = "steps"
-    at: tuple[int, ...] = field(metadata={"at_least": 0, "help": "ticks"})
-    by: float = field(default=0.5, metadata={"above": 0})
+    at: tuple[int, ...] = field(metadata={"at_least": 0, "help": "the ticks"})
+    by: float = field(default=0.5, metadata={"above": 0, "help": "the factor"})
 
     def factor(self, tick: float) -> float:
         """by^(number of steps passed)."""
@@ -56,10 +56,18 @@ class Steps:
 class TrainingSettings:
     """The work of a client per task."""
 
-    learning_rate: float = field(default=0.1, metadata={"above": 0})
-    schedule: Schedule = field(default=ConstantRate(), metadata={"kinds": (ConstantRate, Halving, Steps)})
-    optimizer: Optimizer = field(default=SGD(), metadata={"kinds": (SGD, Adam), "help": "how gradients become steps"})
-    batch_size: int = field(default=20, metadata={"at_least": 1})
+    learning_rate: float = field(default=0.1, metadata={"above": 0, "help": "rate at the first tick"})
+    schedule: Schedule = field(
+        default=ConstantRate(),
+        metadata={
+            "kinds": (ConstantRate, Halving, Steps),
+            "help": "factor on the learning rate by tick: `constant`, `halving`, `steps`",
+        },
+    )
+    optimizer: Optimizer = field(
+        default=SGD(), metadata={"kinds": (SGD, Adam), "help": "how gradients become steps: `sgd`, `adam`"}
+    )
+    batch_size: int = field(default=20, metadata={"at_least": 1, "help": "samples per mini-batch"})
     steps: int = field(default=5, metadata={"at_least": 1, "help": "mini-batches per task"})
 
     def __post_init__(self) -> None:

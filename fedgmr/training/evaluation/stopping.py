@@ -16,14 +16,23 @@ class EarlyStopping:
 
     patience: int | None = field(
         default=None,
-        metadata={"at_least": 1, "help": "evaluations in a row without a better score that end the run; none: never"},
+        metadata={
+            "at_least": 1,
+            "help": (
+                "ends the run after so many evaluations in a row without a better score; `null`: never. See "
+                "[below](#ending-a-run-early)"
+            ),
+        },
     )
     improvement: float = field(
         default=0.0,
-        metadata={"at_least": 0, "help": "a better score is better by more than this, in the metric's unit"},
+        metadata={
+            "at_least": 0,
+            "help": "a score counts as better if it is better by more than this, in the values of the metric",
+        },
     )
     target: float | None = field(
-        default=None, metadata={"help": "value of the metric that ends the run when it is reached; none: no value"}
+        default=None, metadata={"help": "ends the run when the metric has reached this value; `null`: no value"}
     )
 
     def __post_init__(self) -> None:
