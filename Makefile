@@ -40,7 +40,7 @@ FLOWER := tests/flower tests/deploy tests/equivalence/test_flower_equals_simulat
 EXTRA_TESTS := tests/experiments/test_onnx.py tests/trackers/test_packages.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-slow test-flower test-kernels test-extras test-hugging-face test-browser soak soak-grid lint format clean
+.PHONY: help demo docs test test-slow test-flower test-kernels test-extras test-hugging-face test-browser test-docs soak soak-grid lint format clean
 
 help: ## List targets and variables
 	@echo "Targets:"
@@ -80,6 +80,9 @@ test-hugging-face: $(VENV)/dev.stamp ## Run the tests of Hugging Face's datasets
 
 test-browser: $(VENV)/dev.stamp ## Run the tests of the page of runs in a browser; PICTURES=FOLDER keeps pictures of it
 	BROWSER=$(BROWSER) $(BIN)/pytest tests/pages/test_browser.py $(PYTEST)
+
+test-docs: $(VENV)/dev.stamp $(VENV)/docs.stamp ## Run the tests of the documents, and build their site
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/docs $(PYTEST)
 
 soak: $(VENV)/dev.stamp ## Keep 20 SuperNodes at work on this machine for an hour while programs are killed at random
 	$(BIN)/python benchmarks/soak.py $(SOAK)

@@ -14,8 +14,7 @@ html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-html_show_sphinx = False
-smartquotes = False  # an option is written --to
+html_show_sphinx = html_show_copyright = False
 toc_object_entries = False  # every name has a heading
 myst_heading_anchors = 4
 autodoc_typehints = "signature"

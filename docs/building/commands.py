@@ -5,6 +5,7 @@ for what takes a screen here.
 """
 
 import argparse
+import re
 from collections.abc import Iterator
 
 from fedgmr.cli.main import make_parser
@@ -69,7 +70,8 @@ def _name(action: argparse.Action) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("%%", "%").split()).replace("|", "\\|")
+    words = re.sub(r"(?<![\w`-])--?[a-z][\w-]*(?![^`]*`)", r"`\g<0>`", " ".join(text.replace("%%", "%").split()))
+    return words.replace("|", "\\|")
 
 
 def _sentence(text: str) -> str:

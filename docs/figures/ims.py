@@ -35,7 +35,7 @@ def draw() -> Figure:
                 width = levels.increments[level] * MIB
                 axes.barh(row, width, left=sent, height=0.75, color=LEVELS[level])
                 sent += width
-            receivers = ", ".join(str(shipment.client) for shipment in object_.receivers)
+            receivers = ", ".join(map(str, sorted(shipment.client for shipment in object_.receivers)))
             rows.append(f"to client{'s' if len(object_.receivers) > 1 else ''} {receivers}")
         axes.set_yticks(range(len(rows)), rows)
         axes.invert_yaxis()

@@ -63,7 +63,7 @@ def test_notebook_becomes_a_page_with_what_it_left(tmp_path: Path) -> None:
         "# A page\n\n```python\nfrom matplotlib.figure import Figure\nprint(6 * 7)\n```\n\n```text\n42\n```"
     )
     assert '<div class="output">\n<svg ' in text
-    assert text.endswith("```python\n'last'\n```\n\n```text\n'last'\n```\n")
+    assert text.endswith("```python\n'last'\n```\n\n```text\n'last'\n```\n\n")
 
 
 def _code(name: str) -> list[Cell]:
