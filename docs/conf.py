@@ -1,8 +1,8 @@
 """Sphinx's settings for the site, which fetches nothing from outside; `make_site.py` calls Sphinx."""
 
-from building.api import plain_backticks
 from sphinx.application import Sphinx
 
+from building.api import plain_backticks
 from fedgmr.version import __version__
 
 project = "FedGMR"

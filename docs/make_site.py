@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import sphinx
+from sphinx.cmd.build import main as run_sphinx
+
 from building.api import python_reference
 from building.assistants import llms_text
 from building.check import faults
@@ -16,7 +18,6 @@ from building.notebooks import as_markdown, raw_html
 from building.stage import Stage
 from building.tree import ROOT
 from figures.style import svg_of
-from sphinx.cmd.build import main as run_sphinx
 
 ABOUT = (
     "Federated learning in PyTorch for fleets whose clients have very different bandwidth: nested sub-models, gradual "

@@ -8,9 +8,8 @@ import dataclasses
 import inspect
 import re
 
-from building.tree import documents, text_of
-
 import fedgmr
+from building.tree import documents, text_of
 
 _SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from figures.style import inline
 from matplotlib.figure import Figure
+
+from figures.style import inline
 
 
 @dataclass(frozen=True, kw_only=True)

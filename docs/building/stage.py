@@ -17,7 +17,6 @@ from building.tree import INDEX, ROOT, links_of, text_of
 IMAGES = (".png", ".svg")
 _MARK = re.compile(r"^<!-- (figure|generated): ([\w-]+) -->$", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "sh"}
-_LONGEST = 400  # lines of a table that a page shows
 
 
 def place_of(path: PurePosixPath) -> PurePosixPath:
@@ -67,12 +66,8 @@ class Stage:
             links = [f"- [{file.relative_to(source)}]({os.path.relpath(file, source.parent)})" for file in files]
             self._write(place, _aside(f"# {path}/\n\n" + self.linked(path, "\n".join(links))))
         else:
-            lines = source.read_text().splitlines()
-            more = (
-                [f"... {len(lines) - _LONGEST} more lines"] if len(lines) > _LONGEST and path.suffix == ".csv" else []
-            )
-            body = "\n".join(lines[:_LONGEST] + more if more else lines)
-            self._write(place, _aside(f"# {path}\n\n````{_LANGUAGES.get(path.suffix, 'text')}\n{body}\n````\n"))
+            body, language = source.read_text().rstrip(), _LANGUAGES.get(path.suffix, "text")
+            self._write(place, _aside(f"# {path}\n\n````{language}\n{body}\n````\n"))
 
     def _write(self, place: PurePosixPath, text: str) -> None:
         file = self.folder / place

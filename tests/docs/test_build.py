@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from building.contents import listed
 from building.stage import place_of
 from building.tree import ROOT

@@ -3,6 +3,7 @@
 from pathlib import PurePosixPath
 
 import pytest
+
 from building.assistants import llms_text
 from building.contents import children, listed, sections
 from building.tree import ROOT, anchors_of, documents, headings_of, links_of, text_of, without_code
@@ -44,7 +45,9 @@ def test_list_for_assistants_has_every_page_with_its_address() -> None:
     assert text.startswith("# FedGMR\n\n> About it.\n\n## Start\n\n- [What it is](README.html): ")
     assert "- [Recipes](recipes.html): every setting" in text
     assert "(examples/notebooks/first-steps.html)" in text
+    assert "- [FedAvg](methods/fedavg.html): " in text, "pages of a folder begin with what they are about"
     assert text.count("\n- [") == len(listed()) - 1, "all but the front page"
+    assert [line for line in text.splitlines() if line.startswith("- ") and line[-1] != "."] == []
 
 
 def test_code_is_no_link_and_no_heading() -> None:

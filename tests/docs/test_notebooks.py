@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from building.notebooks import Cell, as_markdown, perform
 from building.tree import ROOT
 

@@ -7,16 +7,16 @@ import re
 from pathlib import Path, PurePosixPath
 
 import pytest
+
+import fedgmr
 from building.api import python_reference
 from building.check import faults
 from building.commands import command_reference
 from building.notebooks import raw_html
 from building.stage import Stage, place_of
 from building.tree import ROOT, documents, text_of
-from figures.style import INK, svg_of
-
-import fedgmr
 from fedgmr.cli.verbs import HELP
+from figures.style import INK, svg_of
 
 MARKS = re.findall(r"<!-- (\w+): ([\w-]+) -->", "\n".join(text_of(path) for path in documents()))
 FIGURES = {name for word, name in MARKS if word == "figure"}

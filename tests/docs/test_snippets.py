@@ -8,10 +8,10 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from building.tree import ROOT, documents, text_of
 from torch import nn
 
 import fedgmr
+from building.tree import ROOT, documents, text_of
 from fedgmr.experiments.model_files import write_model
 
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
