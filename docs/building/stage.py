@@ -15,7 +15,7 @@ from building.contents import children, listed, sections
 from building.tree import INDEX, ROOT, links_of, text_of
 
 IMAGES = (".png", ".svg")
-_MARK = re.compile(r"^<!-- (figure|generated): ([\w-]+) -->$", re.MULTILINE)
+_MARK = re.compile(r"^<!-- (figure|generated): (\w+) -->$", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "sh"}
 
 

@@ -9,11 +9,10 @@ from importlib import import_module
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.figure import Figure
 
 INK = "#010203"  # stands for the colour of the text
 FAINT = "#7f8790"  # lines that stay behind on light and dark
-LEVELS = ("#4c6ef5", "#8057cf", "#b95fae", "#e2687f", "#f2a65a")  # level 0 to 4, told apart by lightness too
+LEVELS = ("#4c6ef5", "#8057cf", "#b95fae", "#e2687f", "#f2a65a")  # level 0 to 4
 PHASES = {"download": "#4c8dd6", "training": "#e09f3e", "upload": "#4fa58a"}
 
 _STYLE: dict[Any, Any] = {
@@ -35,22 +34,12 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def figure_of(name: str) -> Figure:
-    """Draw the figure of this name."""
-    with mpl.rc_context(_STYLE):
-        drawn = import_module(f"figures.{name.replace('-', '_')}").draw()
-    assert isinstance(drawn, Figure)
-    return drawn
-
-
 def svg_of(name: str) -> str:
-    """The figure of this name as an SVG element, described by its module's first line."""
-    figure = figure_of(name)
-    file = io.StringIO()
+    """The figure that the module of this name draws, as an SVG element that the module's first line describes."""
+    module, file = import_module(f"figures.{name}"), io.StringIO()
     with mpl.rc_context(_STYLE | {"svg.hashsalt": name}):
-        figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
-    about = (import_module(f"figures.{name.replace('-', '_')}").__doc__ or "").partition("\n")[0]
-    return inline(file.getvalue(), about).replace(INK, "currentColor")
+        module.draw().savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+    return inline(file.getvalue(), (module.__doc__ or "").partition("\n")[0]).replace(INK, "currentColor")
 
 
 def inline(svg: str, about: str) -> str:

@@ -18,7 +18,7 @@ from building.tree import ROOT, documents, text_of
 from fedgmr.cli.verbs import HELP
 from figures.style import INK, svg_of
 
-MARKS = re.findall(r"<!-- (\w+): ([\w-]+) -->", "\n".join(text_of(path) for path in documents()))
+MARKS = re.findall(r"<!-- (\w+): (\w+) -->", "\n".join(text_of(path) for path in documents()))
 FIGURES = {name for word, name in MARKS if word == "figure"}
 
 
@@ -93,7 +93,7 @@ def test_figures_are_drawn_in_the_ink_of_the_page(name: str) -> None:
 
 def test_every_figure_is_used() -> None:
     drawn = {path.stem for path in (ROOT / "docs/figures").glob("*.py")} - {"__init__", "style"}
-    assert drawn == {name.replace("-", "_") for name in FIGURES}
+    assert drawn == FIGURES
 
 
 def test_check_finds_what_is_missing_and_what_is_fetched(tmp_path: Path) -> None:
