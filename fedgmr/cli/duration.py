@@ -45,7 +45,7 @@ def approve(seconds: float | None, shorter: Sequence[str], given: argparse.Names
         return
     print("Start it? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise KeyboardInterrupt(f"not started; `{spoken([*given.words, '--yes'])}` starts it without asking.")
+        raise KeyboardInterrupt(f"not started; `{spoken([*given.command, '--yes'])}` starts it without asking.")
 
 
 def fewer_seconds(recipe: Recipe, seconds: float | None) -> str:

@@ -47,7 +47,7 @@ def _explained(error: BaseException) -> tuple[str, int | None]:
     """A sentence for people, and the exit code; None where the error is nobody's fault but the program's."""
     onward = " ".join(getattr(error, "__notes__", ()))
     if isinstance(error, KeyboardInterrupt):  # torch may be loaded by half
-        return str(error) or "; ".join(filter(None, ("interrupted", onward))), 130
+        return str(error) or (f"interrupted; {onward}" if onward else "interrupted."), 130
     if isinstance(error, BrokenPipeError):  # `fedgmr list | head`: without a word, as other commands end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it ends
         return "", 141
@@ -61,7 +61,7 @@ def _explained(error: BaseException) -> tuple[str, int | None]:
     if isinstance(error, ValueError | OSError):
         return str(error), 2
     if (shortage := memory_shortage(error)) is not None:
-        return "; ".join(filter(None, (f"out of memory ({shortage})", onward))), 2
+        return f"out of memory ({shortage}); {onward}" if onward else f"out of memory ({shortage}).", 2
     return "", None
 
 
@@ -92,7 +92,7 @@ def make_parser(groups: Collection[str] = tuple(GROUPS)) -> argparse.ArgumentPar
         prog="fedgmr", description="Federated learning for fleets with very different bandwidth."
     )
     parser.add_argument("--version", action="version", version=f"fedgmr {__version__}")
-    parser.set_defaults(words=())  # of the command, for one that goes on
+    parser.set_defaults(command=())  # of the command, for one that goes on
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     for group, names in GROUPS.items():
         if group in groups:
@@ -118,7 +118,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         given.recipe += rest
-    given.words = tuple(arguments)
+    given.command = tuple(arguments)
     return given
 
 

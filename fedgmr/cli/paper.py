@@ -102,7 +102,7 @@ def _perform(plan: TablePlan, stores: Sequence[Path], given: argparse.Namespace)
         print("\n".join(f"{run.status:<12} {run.name}" for run in plan.runs))
         return 0
     shorter = [*([] if given.short else ["--short"]), "a part of it by --task, --heterogeneity, --split"]
-    return exit_code(perform_watched(plan.runs, estimate, given, given.words, shorter=shorter, about=_about(plan)))
+    return exit_code(perform_watched(plan.runs, estimate, given, given.command, shorter=shorter, about=_about(plan)))
 
 
 def _about(plan: TablePlan) -> dict[str, list[str]]:

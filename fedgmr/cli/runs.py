@@ -98,7 +98,7 @@ def _run(given: argparse.Namespace) -> None:
     shorter = f"{words.source}-short"
     ways = [f"`{spoken(['run', shorter])}`"] if shorter in shipped_recipes() else []
     expected = _expected(recipe, directory, given, ways, task)
-    with goes_on(partial(resuming, directory, recipe, given.words)), Display(expected=expected) as display:
+    with goes_on(partial(resuming, directory, recipe, given.command)), Display(expected=expected) as display:
         row = display.begin("", recipe.label, recipe.seconds)
         result = run_recipe(recipe, directory, [row, _Place(directory)], task=task)
     finish_run(directory, result.summary)
@@ -109,7 +109,7 @@ def _resume(given: argparse.Namespace) -> None:
     recipe = read_recipe(directory)
     recipe = replace(recipe, seconds=budget(directory, recipe, seconds))
     expected = _expected(recipe, directory, given)
-    with goes_on(partial(resuming, directory, recipe, given.words)), Display(expected=expected) as display:
+    with goes_on(partial(resuming, directory, recipe, given.command)), Display(expected=expected) as display:
         row = display.begin("", recipe.label, recipe.seconds)
         result = resume_run(directory, [row, _Place(directory)], seconds=seconds)
     finish_run(directory, result.summary)

@@ -106,7 +106,7 @@ def _compare(given: argparse.Namespace) -> int:
         plan = plan_comparison(points, directory)
     estimate = estimated(plan, [directory], apart=given.jobs > 1)
     print(f"{describe_plan(plan)} Directory: {directory}", file=sys.stderr, flush=True)
-    again = [*given.words, *([] if words.output else [f"output={directory}"])]
+    again = [*given.command, *([] if words.output else [f"output={directory}"])]
     shorter = ["fewer --methods or --seeds", fewer_seconds(points[0].recipe, estimate.total(given.jobs))]
     outcomes = perform_watched(plan, estimate, given, again, shorter=shorter)
     ended = [run.directory for run, end in zip(plan, outcomes, strict=True) if end.status in ("finished", "diverged")]
@@ -143,7 +143,7 @@ def _sweep(given: argparse.Namespace) -> int:
         "a smaller --grid, fewer --methods or --seeds",
         fewer_seconds(points[0].recipe, estimate.total(given.jobs)),
     ]
-    outcomes = perform_watched(plan, estimate, given, given.words, shorter=shorter, about=about)
+    outcomes = perform_watched(plan, estimate, given, given.command, shorter=shorter, about=about)
     runs = [
         ([*dict(point.values).values(), run.recipe.method.title or point.method], read_summary(run.directory / SUMMARY))
         for point, run in zip(points, plan, strict=True)
@@ -182,9 +182,11 @@ def perform_watched(
         shorter: what makes it shorter, beside `--jobs`.
         about: words about every run beside method and seed, by name.
     """
-    approve(estimate.total(given.jobs), [*shorter, *more_jobs(given.jobs)], given)
+    ray = getattr(given, "ray", None)
+    if ray in (None, "local"):  # another cluster has machines of which nothing is known
+        approve(estimate.total(given.jobs), [*shorter, *more_jobs(given.jobs)], given)
     pace = None if estimate.known is None else float(min(given.jobs, len(estimate.known)))
     display = Display(expected_runs(runs, estimate.known, about or {}), pace=pace)
     share = getattr(given, "gpu_share", None)
     with goes_on(lambda: repeating(again)), display:
-        return perform_sweep(runs, jobs=given.jobs, ray=getattr(given, "ray", None), gpu_share=share, watcher=display)
+        return perform_sweep(runs, jobs=given.jobs, ray=ray, gpu_share=share, watcher=display)

@@ -158,11 +158,13 @@ class Display:
         return drawn
 
     def _most_telling(self, most: int) -> Sequence[RunRow]:
-        """The rows there is room for; of those that ended, the first are left out first, then the last that wait."""
+        """The rows there is room for: those that run; half of the rest for the next ones, half for the last results."""
         rows = list(self._rows.values())
         ended, waiting = [row for row in rows if row.status], [row for row in rows if row.waiting]
-        spare = set(map(id, [*ended, *reversed(waiting)][: max(0, len(rows) - most)]))
-        return [row for row in rows if id(row) not in spare][: max(1, most)]
+        room = max(0, most - (len(rows) - len(ended) - len(waiting)))
+        coming = min(len(waiting), max(room - len(ended), (room + 1) // 2))
+        left_out = {*ended[: max(0, len(ended) - (room - coming))], *waiting[coming:]}
+        return [row for row in rows if row not in left_out][: max(1, most)]
 
     def _list(self) -> None:
         """Write a line for every run of a sweep, as it is before the first starts."""

@@ -7,6 +7,7 @@ seconds; arguments, streams, exit code and the way they die are those of the rea
 import json
 import multiprocessing
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -33,6 +34,13 @@ class Outcome:
         (line,) = self.err.splitlines()
         assert line.startswith("fedgmr: ")
         return line.removeprefix("fedgmr: ")
+
+
+def onward(line: str) -> list[str]:
+    """The arguments of the command with which an interrupted one says that it goes on."""
+    assert line.startswith("fedgmr: interrupted; `"), line
+    words = shlex.split(line.split("`")[1])
+    return words[words.index("-m") + 2 if "-m" in words else 1 :]
 
 
 class Command:

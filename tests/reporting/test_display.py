@@ -10,10 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fedgmr import notices
 from fedgmr.reporting import Display
+from fedgmr.reporting.rows import ExpectedRun
 
 STATE = {"tick": 131, "accuracy": 0.934, "density": 0.42, "bytes_up": 12_300_000, "bytes_down": 40_100_000}
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -30,6 +33,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def outlook(name: str, label: str = "", seconds: float = 10.0, work: float = 1.0, **known: Any) -> ExpectedRun:
+    return ExpectedRun(name=name, label=label or name, seconds=seconds, work=work, **{"last": {}} | known)
 
 
 @pytest.fixture
@@ -84,7 +91,7 @@ def test_a_run_is_a_row_of_a_table(sized: Callable[..., None]) -> None:
     # 1,610 s are left at 76.7 a second, and 4.8 of the bar's 11 are done.
     expected = ["FedGMR seed 0", "━━━━───────", "1,240/2,850", "93.4 %", "0.42", "12.3 MB", "40.1 MB", "0:21"]
     assert words(line) == expected
-    assert words(screens(stream)[0][1])[1:] == ["─" * 40, "0/2,850", "-:--"]  # before the first report
+    assert words(screens(stream)[0][1])[1:] == ["starting", "0/2,850", "-:--"]  # before the first report
 
 
 @pytest.mark.parametrize(
@@ -105,12 +112,13 @@ def test_columns_go_by_priority_and_no_line_wraps(
 ) -> None:
     sized(columns)
     stream, clock = Terminal(), Clock()
-    with Display(work={"quickstart-fedasync-s0-0123456789ab": 1.0}, stream=stream, clock=clock) as display:
-        row = display.begin("quickstart-fedasync-s0-0123456789ab", "FedAsync seed 0", 2850)
+    name = "quickstart-fedasync-s0-0123456789ab"
+    with Display([outlook(name, "FedAsync seed 0", 2850)], stream=stream, clock=clock) as display:
+        row = display.begin(name, "FedAsync seed 0", 2850)
         for seconds in (0.0, 1240.0):
             clock.now += 1.0
             row.update(seconds=seconds, **STATE)
-    header, line, total = screens(stream)[2]
+    header, line, total = screens(stream)[3]
     assert words(header) == expected
     assert ("━" in line) == (columns >= 52)
     assert line.startswith("FedAsync seed 0" if columns > 32 else "FedA…")
@@ -119,25 +127,113 @@ def test_columns_go_by_priority_and_no_line_wraps(
     assert columns < 100 or len(line) > 0.9 * columns  # the bar takes what is left, up to 40
 
 
-def test_the_running_and_the_newest_rows_are_shown_where_not_all_have_room(sized: Callable[..., None]) -> None:
+def test_running_rows_and_the_next_ones_are_shown_where_not_all_have_room(sized: Callable[..., None]) -> None:
     sized(80, 8)
     stream = Terminal()
-    names = [f"run{number}" for number in range(8)]
-    with Display(work=dict.fromkeys(names, 1.0), stream=stream) as display:
-        for name in names:
+    names = [f"run{number}" for number in range(9)]
+    with Display([outlook(name) for name in names], stream=stream) as display:
+        drawn = [line.split()[0] for line in screens(stream)[-1]]
+        assert drawn == ["run", "run0", "run1", "run2", "run3", "run4", "0/9"]
+        assert screens(stream)[-1][-1].endswith("4 not shown")
+        for name in names[:-1]:
             display.begin(name, name, 10)
             if name in ("run0", "run2", "run3"):
                 display.end(name, "finished" if name != "run2" else "diverged")
         drawn = [line.split()[0] for line in screens(stream)[-1]]
-        assert drawn == ["run", "run1", "run4", "run5", "run6", "run7", "2/8"]
-        assert screens(stream)[-1][-1] == "2/8 runs done  1 failed  5 left  ETA 0:00"
+        assert drawn == ["run", "run1", "run4", "run5", "run6", "run7", "2/9"]
+        assert screens(stream)[-1][-1].startswith("2/9 runs done  1 failed  6 left  ETA ")
     assert any(line.startswith("run2") and "diverged" in line for screen in screens(stream) for line in screen)
+
+
+def test_every_run_of_a_sweep_is_there_from_the_start(sized: Callable[..., None]) -> None:
+    """Two runs at once: 60 wall seconds of work are expected to take 30, and those that wait come after the others."""
+    runs = [
+        outlook("a", "FedGMR seed 0", 400, 0.0, status="finished", done=400, last={"accuracy": 0.951}),
+        outlook("b", "FedGMR seed 1", 400, 10.0, done=100, last={"accuracy": 0.5}),
+        outlook("c", "FedAvg seed 0", 400, 20.0),
+        outlook("d", "FedAvg seed 1", 400, 30.0),
+    ]
+    stream, clock = Terminal(), Clock()
+    with Display(runs, pace=2.0, stream=stream, clock=clock) as display:
+        _, *rows, total = screens(stream)[-1]
+        assert [words(row)[0] for row in rows] == [run.label for run in runs]
+        assert [words(row)[-2] for row in rows] == ["done", "0:05", "0:15", "0:30"]
+        assert [words(row)[1:3] for row in rows[1:]] == [
+            ["waiting", "100/400"],
+            ["waiting", "0/400"],
+            ["waiting", "0/400"],
+        ]
+        assert [words(row)[3] for row in rows[:2]] == ["95.1 %", "50.0 %"]
+        assert total == "1/4 runs done  3 left  ETA 0:30"
+        display.begin("b", "FedGMR seed 1", 400).preparing("reading the data")
+        assert words(screens(stream)[-1][2])[1] == "reading the data"
+        clock.now += 10.0
+        display.end("b", "finished", 0.8)
+        # The pace of these 10 s was 1, so that of the 10 before is believed as much: 1.5, and 50 s of work are left.
+        assert screens(stream)[-1][-1] == "2/4 runs done  2 left  ETA 0:33"
+
+    plain = io.StringIO()
+    with Display(runs, pace=2.0, stream=plain, clock=Clock()):
+        assert plain.getvalue().splitlines() == [
+            "FedGMR seed 0  400/400 s  acc 95.1 %  done",
+            "FedGMR seed 1  waiting  100/400 s  acc 50.0 %  ETA 0:05",
+            "FedAvg seed 0  waiting  0/400 s  ETA 0:15",
+            "FedAvg seed 1  waiting  0/400 s  ETA 0:30",
+        ]
+
+
+def test_a_long_list_is_cut() -> None:
+    stream = io.StringIO()
+    with Display([outlook(f"run{number}") for number in range(50)], stream=stream):
+        lines = stream.getvalue().splitlines()
+    assert len(lines) == 41
+    assert lines[-1] == "... and 10 more"
+
+
+def test_the_time_of_a_single_run_may_be_known_before_it_starts() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Display(expected=40.0, stream=stream, clock=clock) as display:
+        display.begin("", "FedGMR seed 0", 1000).update(seconds=0.0, **STATE)
+    assert stream.getvalue().endswith("ETA 0:40\n")
+
+
+def test_without_a_terminal_a_slow_start_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[Any] = []
+
+    class FakeTimer:
+        """A timer that goes off when the test says so."""
+
+        def __init__(self, seconds: float, function: Callable[[str], object], arguments: list[str]) -> None:
+            self.seconds, self.fire = seconds, lambda: function(*arguments)
+
+        def start(self) -> None:
+            waiting.append(self)
+
+        def cancel(self) -> None:
+            waiting.remove(self)
+
+    monkeypatch.setattr(notices.threading, "Timer", FakeTimer)
+    stream, clock = io.StringIO(), Clock()
+    with Display(stream=stream, clock=clock) as display:
+        row = display.begin("", "FedGMR seed 0", 10)
+        row.preparing("reading the data")
+        (timer,) = waiting
+        assert timer.seconds == 2.0
+        timer.fire()
+        row.preparing("making the model")
+        assert len(waiting) == 1, "the one before is withdrawn"
+        row.update(seconds=1, **STATE)
+        assert waiting == []
+    first, second = stream.getvalue().splitlines()
+    assert first == "FedGMR seed 0  reading the data ..."
+    assert second.startswith("FedGMR seed 0  1/10 s  tick 131")
 
 
 def test_an_ended_run_is_shown_as_complete_with_its_last_accuracy(sized: Callable[..., None]) -> None:
     sized(110)
     stream = Terminal()
-    with Display(work={"a": 1.0, "b": 1.0}, about={"a": "rate=0.1", "b": "rate=0.2"}, stream=stream) as display:
+    runs = [outlook("a", "FedGMR seed 0 rate=0.1", 400), outlook("b", "FedGMR seed 0 rate=0.2", 400)]
+    with Display(runs, stream=stream) as display:
         for name in ("a", "b"):
             display.begin(name, "FedGMR seed 0", 400).update(seconds=312.0, **STATE)
         display.end("a", "finished", 0.951)
@@ -204,16 +300,19 @@ def test_elsewhere_a_plain_line_every_ten_seconds() -> None:
 
 def test_elsewhere_a_sweep_has_a_line_every_half_minute_and_at_every_end() -> None:
     stream, clock = io.StringIO(), Clock()
-    with Display(work={"a": 1.0, "b": 1.0}, finished=2, stream=stream, clock=clock) as display:
+    runs = [outlook(name, f"FedGMR seed {seed}") for seed, name in enumerate("ab")]
+    with Display(runs, stream=stream, clock=clock) as display:
         row = display.begin("a", "FedGMR seed 0", 10.0)
         for second in range(70):
             clock.now = 100.0 + second
             row.update(seconds=second / 10, **STATE)
         display.end("a", "finished")
     lines = stream.getvalue().splitlines()
-    assert len(lines) == 3 + 1  # at 0, 30 and 60 seconds, and at the end
-    assert lines[1] == "2/4 runs done  2 left  FedGMR seed 0 3/10 s  ETA 2:50"
-    assert lines[-1] == "3/4 runs done  1 left  ETA 1:09"
+    assert lines[:2] == [f"FedGMR seed {seed}  waiting  0/10 s  ETA -:--" for seed in (0, 1)]
+    assert len(lines) == 2 + 3 + 2  # at 0, 30 and 60 seconds, and at the end
+    assert lines[3] == "0/2 runs done  2 left  FedGMR seed 0 3/10 s acc 93.4 %  ETA 2:50"
+    ended = "FedGMR seed 0  10/10 s  tick 131  acc 93.4 %  density 0.42  up 12.3 MB  down 40.1 MB  done"
+    assert lines[-2:] == [ended, "1/2 runs done  1 left  ETA 1:09"]
     assert "\r" not in stream.getvalue()
     assert "\x1b" not in stream.getvalue()
 
@@ -240,7 +339,10 @@ def test_the_time_left_of_a_run_counts_from_the_first_report_and_is_smoothed() -
 
 def test_the_time_left_of_a_sweep_is_the_work_left_at_the_pace_so_far() -> None:
     stream, clock = io.StringIO(), Clock()
-    display = Display(work={"a": 100.0, "b": 300.0, "c": 600.0}, finished=2, stream=stream, clock=clock)
+    before = [outlook(name, status="finished", work=0.0) for name in "xy"]
+    labels = {"a": "FedGMR seed 0", "b": "FedAvg seed 0", "c": "FedAvg seed 1"}
+    runs = [outlook(name, labels[name], 1000.0, work) for name, work in {"a": 100.0, "b": 300.0, "c": 600.0}.items()]
+    display = Display([*before, *runs], stream=stream, clock=clock)
 
     def line() -> str:
         return stream.getvalue().splitlines()[-1]
@@ -248,18 +350,19 @@ def test_the_time_left_of_a_sweep_is_the_work_left_at_the_pace_so_far() -> None:
     first = display.begin("a", "FedGMR seed 0", 1000.0)
     second = display.begin("b", "FedAvg seed 0", 1000.0)
     first.update(seconds=0.0, **STATE)
-    assert line() == "2/5 runs done  3 left  FedGMR seed 0 0/1,000 s  FedAvg seed 0 0/1,000 s  ETA -:--"
+    assert line() == "2/5 runs done  3 left  FedGMR seed 0 0/1,000 s acc 93.4 %  FedAvg seed 0 0/1,000 s  ETA -:--"
     second.update(seconds=0.0, **STATE)
     clock.now = 130.0
     first.update(seconds=500.0, **STATE)  # half of 100
     clock.now = 160.0
     second.update(seconds=250.0, **STATE)  # a quarter of 300
     # 125 of 1000 in 60 s: 875 are left.
-    assert line() == "2/5 runs done  3 left  FedGMR seed 0 500/1,000 s  FedAvg seed 0 250/1,000 s  ETA 7:00"
+    at = "FedGMR seed 0 500/1,000 s acc 93.4 %  FedAvg seed 0 250/1,000 s acc 93.4 %"
+    assert line() == f"2/5 runs done  3 left  {at}  ETA 7:00"
     clock.now = 135.0
     display.end("a", "finished")
     # 175 of 1000 in 35 s: 825 at 5 a second.
-    assert line() == "3/5 runs done  2 left  FedAvg seed 0 250/1,000 s  ETA 2:45"
+    assert line() == "3/5 runs done  2 left  FedAvg seed 0 250/1,000 s acc 93.4 %  ETA 2:45"
     display.end("b", "diverged")  # neither done nor left: 100 of 700 in 35 s
     assert line() == "3/5 runs done  1 failed  1 left  ETA 3:30"
     display.begin("c", "FedAvg seed 1", 1000.0)
@@ -269,7 +372,7 @@ def test_the_time_left_of_a_sweep_is_the_work_left_at_the_pace_so_far() -> None:
 
 def test_work_done_before_says_nothing_about_the_pace() -> None:
     stream, clock = io.StringIO(), Clock()
-    display = Display(work={"a": 100.0}, stream=stream, clock=clock)
+    display = Display([outlook("a", "FedGMR seed 0", 1000.0, 100.0)], stream=stream, clock=clock)
     row = display.begin("a", "FedGMR seed 0", 1000.0)
     row.update(seconds=800.0, **STATE)  # resumed
     clock.now += 40.0
@@ -312,7 +415,9 @@ def test_reports_that_are_not_due_draw_nothing(sized: Callable[..., None], strea
 
 SCRIPT = """
 import signal, sys, time
+from fedgmr import notices
 from fedgmr.reporting import Display
+from fedgmr.reporting.rows import ExpectedRun
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 try:
     with Display() as display:
