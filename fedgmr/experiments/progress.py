@@ -78,8 +78,8 @@ class RunInProgress:
             stopped, self.watching.ended = self.watching.stopped, True
             if fleet.clock == "virtual" and stopped is None and not any(server.updates):
                 warnings.warn(
-                    f"Nothing was learned: no update was merged in {recipe.seconds:g} seconds. Give more seconds, faster "
-                    "links, or clients that are there.",
+                    f"Nothing was learned: no update was merged in {recipe.seconds:g} seconds. Give more seconds, "
+                    "faster links, or clients that are there.",
                     stacklevel=2,
                 )
             end = recipe.seconds if stopped is None else stopped["seconds"]
