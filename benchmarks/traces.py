@@ -5,8 +5,9 @@ and under four other methods. The runs are a sweep: they stay in the store, and 
 missing there. The first table has the accuracy of the merged model in percent at half of the time, the mean of all
 evaluations since then, that at the end, and that of the view which is best on held-out samples; beside each the lead of
 FedGMR in points and, in brackets, in pooled standard deviations and in seeds with which it is ahead. The second table
-has what links and clients did. FedGMR must lead FedGMR without restoration by one pooled standard deviation at the end,
-on every fleet; otherwise the status is 1. The number of seeds stands in brackets behind a method.
+has what links and clients did, the third the lead of restoration over time. FedGMR must lead FedGMR without restoration
+by one pooled standard deviation at the end, on every fleet; otherwise the status is 1. The number of seeds stands in
+brackets behind a method.
 """
 
 import argparse
@@ -47,6 +48,7 @@ FLEETS = {
 COLUMNS = {"half": "at half time", "later": "since then", "end": "at the end", "best": "best view"}
 TARGET = 0.9  # of the test samples
 LIMIT = 1.0  # pooled standard deviations
+PARTS = 10  # of a run's time, for its curves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,20 @@ def figures(run: Run) -> dict[str, Any]:
         "task_95": float(np.percentile(seconds, 95)),
         "task_longest": max(seconds),
         **{name: 100 * of / sum(time.values()) for name, of in time.items()},
+        **curves(run),
     }
+
+
+def curves(run: Run) -> dict[str, float]:
+    """Means over the evaluations of each tenth of the time, by its number: accuracy, density, staleness."""
+    part = np.ceil(run.history.seconds * PARTS / run.seconds)
+    told = {}
+    for number in range(1, PARTS + 1):
+        rows = [row for row, of in zip(run.history, part, strict=True) if of == number]
+        for name, scale in (("accuracy", 100), ("density", 1), ("staleness", 1)):
+            values = [value for row in rows for value in np.atleast_1d(row[name]) if value is not None]
+            told[f"{name} {number}"] = scale * statistics.fmean(values) if values else math.nan
+    return told
 
 
 def accuracy_rows(found: Mapping[Cell, Mapping[str, Any]], fleet: str) -> Iterator[Row]:
@@ -128,6 +143,19 @@ def link_rows(found: Mapping[Cell, Mapping[str, Any]], fleet: str) -> Iterator[R
             "waiting %": f"{mean('waiting'):.0f}",
             "lost %": f"{mean('lost'):.0f}",
         }
+
+
+def curve_rows(found: Mapping[Cell, Mapping[str, Any]], fleets: Sequence[str]) -> Iterator[Row]:
+    """One per tenth of the time: the lead of restoration, and the density and the staleness with which it has it."""
+    for number in range(1, PARTS + 1):
+        row: dict[str, object] = {"tenth": number}
+        for fleet in fleets:
+            row[f"{fleet}: lead"] = str(Lead.of(found, fleet, ABLATION, f"accuracy {number}"))
+            with_it = dict(by_variant(found, fleet)).get(FULL, [])
+            for name, digits in (("density", 2), ("staleness", 1)):
+                values = [run[f"{name} {number}"] for run in with_it]
+                row[f"{fleet}: {name}"] = f"{statistics.fmean(values):.{digits}f}" if values else "-"
+        yield row
 
 
 def by_variant(found: Mapping[Cell, Mapping[str, Any]], fleet: str) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
@@ -198,6 +226,7 @@ def main() -> int:
     for table in (accuracy_rows, link_rows):
         if rows := [row for fleet in arguments.fleets for row in table(found, fleet)]:
             print(markdown(rows), end="\n\n")
+    print(markdown(list(curve_rows(found, arguments.fleets))), end="\n\n")
     leads = {fleet: Lead.of(found, fleet, ABLATION, "end") for fleet in arguments.fleets}
     for fleet, told in leads.items():
         print(f"{fleet}: restoration gains {told.points:+.2f} points at the end, pooled std {told.pooled:.2f}")

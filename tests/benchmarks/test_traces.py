@@ -42,6 +42,10 @@ def test_the_numbers_of_a_run(tmp_path: Path) -> None:
     rows = run.history
     assert told["half"] == 100 * rows[1]["accuracy"]
     assert told["end"] == 100 * rows[-1]["accuracy"]
+    tenths = [math.ceil(row["seconds"] / 30) for row in rows[1:]]
+    assert len(set(tenths)) == 3, "one evaluation in each"
+    assert [told[f"accuracy {tenth}"] for tenth in tenths] == [100 * row["accuracy"] for row in rows[1:]]
+    assert math.isnan(told["density 1"])
     assert told["updates"] == sum(rows[-1]["updates"]) > 10
     assert told["levels_back"] == 0
     assert 0 < told["task"] < told["task_95"] < told["task_longest"]
