@@ -44,7 +44,7 @@ def repeating(words: Sequence[str]) -> str:
 
 def _program() -> list[str]:
     called = Path(sys.argv[0])
-    if called.name == "__main__.py":
+    if called.parts[-2:] == ("fedgmr", "__main__.py"):
         return [_shortest(sys.executable, "python"), "-m", "fedgmr"]
     return [_shortest(sys.argv[0], "fedgmr") if called.name == "fedgmr" else "fedgmr"]
 

@@ -20,22 +20,23 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Standard error, with standard input that has no answer."""
+def at_terminal(monkeypatch: pytest.MonkeyPatch, answer: str = "") -> Terminal:
+    """Standard error, with an answer on standard input; called in a test, as pytest sets both before it."""
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(sys, "stdin", Terminal(""))
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
     return screen
 
 
 @pytest.mark.parametrize("seconds", [None, 1.0, 600.0])
-def test_nothing_is_said_of_what_is_short_or_unknown(terminal: Terminal, seconds: float | None) -> None:
+def test_nothing_is_said_of_what_is_short_or_unknown(monkeypatch: pytest.MonkeyPatch, seconds: float | None) -> None:
+    terminal = at_terminal(monkeypatch)
     approve(seconds, ["--short"], GIVEN)
     assert terminal.getvalue() == ""
 
 
-def test_minutes_are_said_and_not_asked_about(terminal: Terminal) -> None:
+def test_minutes_are_said_and_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_terminal(monkeypatch)
     approve(1500.0, ["--short", "--jobs 4"], GIVEN)
     assert terminal.getvalue() == "fedgmr: this takes about 25 min on this machine. Shorter: --short; --jobs 4.\n"
 
@@ -43,8 +44,8 @@ def test_minutes_are_said_and_not_asked_about(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("answer", "starts"), [("y\n", True), ("Yes\n", True), ("n\n", False), ("\n", False), ("", False)]
 )
-def test_hours_are_asked_about(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, answer: str, starts: bool) -> None:
-    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+def test_hours_are_asked_about(monkeypatch: pytest.MonkeyPatch, answer: str, starts: bool) -> None:
+    terminal = at_terminal(monkeypatch, answer)
     if starts:
         approve(10_000.0, ["--short"], GIVEN)
     else:
@@ -56,8 +57,9 @@ def test_hours_are_asked_about(terminal: Terminal, monkeypatch: pytest.MonkeyPat
 
 
 def test_hours_go_on_with_the_warning_where_nobody_can_answer_or_yes_is_given(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    terminal = at_terminal(monkeypatch)
     approve(10_000.0, ["--short"], argparse.Namespace(command=(), yes=True))
     assert "Start it?" not in terminal.getvalue()
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
@@ -67,8 +69,9 @@ def test_hours_go_on_with_the_warning_where_nobody_can_answer_or_yes_is_given(
 
 
 def test_a_run_that_takes_hours_does_not_start_without_an_answer(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    terminal = at_terminal(monkeypatch)
     monkeypatch.chdir(tmp_path)
     long = Estimate(seconds={"run": 9e4}, timed=True)
     monkeypatch.setattr("fedgmr.cli.duration.estimate_runs", lambda *_, **__: long)
