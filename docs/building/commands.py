@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from fedgmr.cli.main import make_parser
 
 
-def command_reference() -> str:
-    """Markdown: a section per verb, a section below it per verb of a verb."""
-    return "\n".join(_verbs(make_parser(), "##"))
+def command_reference(parser: argparse.ArgumentParser | None = None) -> str:
+    """Markdown: a section per verb of `fedgmr`, or of another parser, and below it a section per verb of a verb."""
+    return "\n".join(_verbs(parser or make_parser(), "##"))
 
 
 def _verbs(parser: argparse.ArgumentParser, heading: str) -> Iterator[str]:

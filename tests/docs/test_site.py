@@ -3,6 +3,7 @@
 Sphinx itself is not needed here; `make docs` builds the whole.
 """
 
+import argparse
 import re
 from pathlib import Path, PurePosixPath
 
@@ -71,8 +72,30 @@ def test_command_reference_has_every_verb() -> None:
     text = command_reference()
     assert re.findall(r"^## `fedgmr (\w+)`$", text, re.MULTILINE) == list(HELP)
     assert "### `fedgmr deploy local`" in text
-    assert "```text\nfedgmr resume RUN [seconds=S ...] [--trust PACKAGE]\n```" in text
     assert "| `--level D` | the sub-model of this density |" in text
+
+
+def test_a_verb_has_its_sentence_its_usage_and_its_words() -> None:
+    parser = argparse.ArgumentParser(prog="tool")
+    verb = parser.add_subparsers().add_parser("cut", help="cut a model, see --at")
+    verb.add_argument("files", nargs="+", metavar="FILE", help="50 %% of them | all")
+    verb.add_argument("--at", choices=("low", "high"), required=True)
+    verb.add_argument("-q", "--quiet", action="store_true", help="say nothing")
+    assert command_reference(parser).splitlines() == [
+        "## `tool cut`",
+        "",
+        "Cut a model, see `--at`.",
+        "",
+        "```text",
+        "tool cut FILE ... --at low|high [--quiet]",
+        "```",
+        "",
+        "| word | meaning |",
+        "|---|---|",
+        "| `FILE` | 50 % of them \\| all |",
+        "| `--at low\\|high` |  |",
+        "| `-q`, `--quiet` | say nothing |",
+    ]
 
 
 def test_python_reference_has_every_public_name() -> None:
