@@ -27,7 +27,7 @@ from fedgmr.exchange import ClientTask, Update
 from fedgmr.experiments.allocation import reused_memory
 from fedgmr.server.aggregation import MaskAware, Merge
 from fedgmr.server.buffer import BufferRule, Contribution
-from fedgmr.server.staleness import Polynomial
+from fedgmr.staleness import Polynomial
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs, Taylor

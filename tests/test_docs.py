@@ -213,6 +213,7 @@ def test_run_directory_document_has_every_field() -> None:
         "metrics",
         "validation",
         "views",
+        "shares",
         "clients",
         "trips",
         "away",

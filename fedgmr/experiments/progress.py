@@ -19,8 +19,9 @@ from fedgmr.experiments.period import advise, period_needed
 from fedgmr.experiments.result import Result, save_models
 from fedgmr.experiments.rundir import provenance, write_summary
 from fedgmr.experiments.seal import checkpoint_seal, recipe_digest
+from fedgmr.experiments.shares import Shares
 from fedgmr.experiments.time_use import time_use
-from fedgmr.experiments.views import MERGED, Views, best_view, compared, view_of, views_due
+from fedgmr.experiments.views import MERGED, PADDED, Views, best_view, compared, view_of, views_due
 from fedgmr.experiments.watching import Watchers, Watching
 from fedgmr.federation import federate
 from fedgmr.reporting.history import History
@@ -51,7 +52,7 @@ class RunInProgress:
         self.grid = self._grid(last["seconds"])
         self.client_scores = ClientScores(assembly)
         # The newest row, while a GPU measures its views and clients.
-        self.unscored: tuple[dict[str, Any], Scores, list[Measurement]] | None = None
+        self.unscored: tuple[dict[str, Any], Scores, list[Measurement], Shares] | None = None
         self.saved = time.perf_counter()  # the last checkpoint, or the start
         self.advised = False  # of the period
 
@@ -209,10 +210,11 @@ class RunInProgress:
         row |= server.outlook | fleet.record(rows[-1]["seconds"] if rows else 0.0, seconds)
         last = self.watching.ended or seconds >= self.assembly.recipe.seconds
         due = self.client_scores.due(len(self.recorder.rows), last=last)
-        self.unscored = row, self._measure(seconds), self.client_scores.measure() if due else []
+        shares = Shares(server)
+        self.unscored = row, self._measure(seconds, shares), self.client_scores.measure() if due else [], shares
         self._complete(at_once=self.watching.evaluations)
 
-    def _measure(self, seconds: float) -> Scores:
+    def _measure(self, seconds: float, shares: Shares) -> Scores:
         """Start to test the views that are due, and to validate them where there are several to choose from."""
         server, evaluator, recipe = self.assembly.server, self.assembly.evaluator, self.assembly.recipe
         settings = recipe.evaluation
@@ -221,6 +223,8 @@ class RunInProgress:
         scores: Scores = {}
         for name in views_due(server, recipe, len(self.recorder.rows), seconds):
             view = view_of(server, name)
+            if name == PADDED:
+                shares.compare(view[0])
             scores[name] = evaluator.test(*view), evaluator.validate(*view) if chosen else None
         return scores
 
@@ -228,16 +232,19 @@ class RunInProgress:
         """Record the newest row if its score was not there yet; `at_once`: wait for it."""
         if self.unscored is None:
             return
-        row, scores, clients = self.unscored
-        if not (at_once or all(test.ready for test in (*(test for test, _ in scores.values()), *clients))):
+        row, scores, clients, shares = self.unscored
+        tests = (*(test for test, _ in scores.values()), *clients)
+        if not (at_once or (shares.ready and all(test.ready for test in tests))):
             return
         self.unscored = None
         measured = {name: self._fields(test, validation) for name, (test, validation) in scores.items()}
+        if PADDED in measured:
+            measured[PADDED] |= shares.distance
         merged = measured.pop(MERGED)
         told: dict[str, Any] = {"views": measured} if measured else {}
         if clients:
             told["clients"] = client_figures(clients, self.assembly.task.metrics[0])
-        self.recorder.record(row | merged | told | self._read_as)
+        self.recorder.record(row | merged | told | shares.fields | self._read_as)
         self.watching.after_evaluation(self.recorder.rows[-1])
 
     def _fields(self, test: Measurement, validation: Measurement | None) -> dict[str, Any]:

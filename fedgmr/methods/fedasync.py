@@ -9,7 +9,7 @@ from fedgmr.methods.method import Method
 from fedgmr.server.aggregation import Mixing
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous
-from fedgmr.server.staleness import Polynomial
+from fedgmr.staleness import Polynomial
 from fedgmr.submodels.rankings import FullModel
 
 FEDASYNC = Method(

@@ -14,7 +14,7 @@ from fedgmr.server.aggregation import MaskAware
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import SemiAsynchronous, Synchronous
 from fedgmr.server.restoration import Saturation
-from fedgmr.server.staleness import Polynomial
+from fedgmr.staleness import Polynomial
 from fedgmr.submodels.rankings import Taylor
 
 FEDGMR = Method(

@@ -19,9 +19,9 @@ from fedgmr.methods.method import Method
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import SemiAsynchronous
 from fedgmr.server.restoration import Saturation
-from fedgmr.server.staleness import Polynomial
 from fedgmr.settings.build import build, imported
 from fedgmr.settings.refusals import SettingError, show_value, suggestion
+from fedgmr.staleness import Polynomial
 
 # By name: the method, and a line about it.
 BUILT_IN: Mapping[str, tuple[Method, str]] = {

@@ -7,7 +7,8 @@ given out stand. `epoch` grows when some of them have changed. Read next: `watch
 import json
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,24 @@ from fedgmr.pages.events import RowEvents
 from fedgmr.pages.lines import Tail
 from fedgmr.reporting.history import History
 from fedgmr.reporting.recorder import HOST_CLOCK
+from fedgmr.reporting.theory import Terms, Theory
 
 _COLUMNS = ("seconds", "tick", HOST_CLOCK, "accuracy", "loss", "bytes_server", "in_flight")
 _PER_CLIENT = ("level", "density", "staleness", "updates", "bytes_down", "bytes_up")
 _FIGURES = ("mean", "p10", "p50", "p90", "worst", "jain")  # of the evaluations per client
 INTEGERS = frozenset(("tick", "bytes_server", "in_flight", "checks_left", *_PER_CLIENT)) - {"density"}
+_DIGITS = 5  # after the point, of a computed number
+_NO_RECIPE = partial(Theory, {})
 _PACE = 10  # rows over which the time left is estimated
 
 
 class Columns:
     """The rows so far; NaN where a row has no value."""
 
-    def __init__(self) -> None:
+    def __init__(self, theory: Callable[[], Theory] = _NO_RECIPE) -> None:
+        """`theory` follows the rows; it is asked for when the first one comes."""
+        self._make_theory = theory
+        self.terms: Terms | None = None  # of the newest row
         self.single: dict[str, array[float]] = {}
         self.per_client: dict[str, array[float]] = {name: array("d") for name in _PER_CLIENT}
         self.clients = 0
@@ -51,6 +58,9 @@ class Columns:
         self.events.add(row, clients)
         if not self._marks:
             self.clients, self.first = clients, row
+            self._theory = self._make_theory()
+        self.terms = self._theory.add(row)
+        single |= dict(_theory_values(self.terms)) if self.terms else {}
         for name in per_client.keys() - self.per_client.keys():
             self.per_client[name] = array("d", [math.nan]) * (clients * len(self))
         for name in single.keys() - self.single.keys():
@@ -103,16 +113,16 @@ class Columns:
 class FollowedRows:
     """The rows of a run directory, to be looked at again and again."""
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / METRICS
-        self.columns, self.epoch, self.problem = Columns(), 0, ""
+    def __init__(self, directory: Path, theory: Callable[[], Theory] = _NO_RECIPE) -> None:
+        self._path, self._theory = directory / METRICS, theory
+        self.columns, self.epoch, self.problem = Columns(theory), 0, ""
         self._tail, self._coming = Tail(self._path), self.columns
 
     def advance(self, *, at_work: bool) -> None:
         """Take in what is new; `at_work`: somebody works on the run, so rows that were dropped are written again."""
         lines = self._tail.read()
         if lines is None:
-            self._tail, self._coming, self.problem = Tail(self._path), Columns(), ""
+            self._tail, self._coming, self.problem = Tail(self._path), Columns(self._theory), ""
             lines = self._tail.read() or []
         for line in () if self.problem else lines:
             try:
@@ -146,6 +156,11 @@ def _of_some(row: Mapping[str, Any]) -> Iterator[tuple[str, "array[float]"]]:
         yield "checks_left", _numbers(row["checks_left"])
     if "accuracy" in row.get("clients", {}):
         yield "own", _numbers(row["clients"]["accuracy"])
+
+
+def _theory_values(terms: Terms) -> Iterator[tuple[str, float]]:
+    for name, value in terms.numbers().items():
+        yield f"{name} (theory)", round(_number(value), _DIGITS)
 
 
 def _number(value: Any) -> float:

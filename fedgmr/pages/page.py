@@ -27,6 +27,7 @@ _SCRIPTS = (
     "run",
     "strips",
     "clients",
+    "theory",
     "page",
 )
 

@@ -19,6 +19,8 @@ from fedgmr.pages.events import JournalEvents
 from fedgmr.reading import Reading
 from fedgmr.reporting.records import Run, marks, read_run, read_summary
 from fedgmr.reporting.run_files import RunFiles, flattened
+from fedgmr.reporting.theory import Theory
+from fedgmr.reporting.theory_words import account
 from fedgmr.settings.text import read_mapping
 
 # Settings that tell no two runs apart: names, where the data lies, where and how a run is computed and saved.
@@ -36,7 +38,7 @@ class WatchedRun:
 
     def __init__(self, number: int, files: RunFiles) -> None:
         self.number, self.files = number, files
-        self.rows = FollowedRows(files.path)
+        self.rows = FollowedRows(files.path, lambda: Theory(self._recipe))
         self.settings: Mapping[str, Any] = {}
         self._journal = JournalEvents(files.path) if (files.path / UPDATES).exists() else None
         self._recipe: Mapping[str, Any] = {}
@@ -91,7 +93,8 @@ class WatchedRun:
         columns = self.rows.columns
         start = min(max(0, start), len(columns)) if epoch == self.rows.epoch else 0
         head = {"id": self.number, "epoch": self.rows.epoch, "from": start, "rows": len(columns)}
-        return head | columns.given(start, clients=clients)
+        theory = None if columns.terms is None else _plain(account(columns.terms))
+        return head | {"theory": theory} | columns.given(start, clients=clients)
 
     def events(self, start: int, epoch: int) -> dict[str, Any]:
         """What clients did, in the rows from one on; of a deployed run always everything."""

@@ -16,7 +16,7 @@ from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.recovery import RecoveryRule
 from fedgmr.server.restoration import FixedTime, Restoration, Saturation
 from fedgmr.server.robust import ClippedMean, CoordinateMedian, TrimmedMean
-from fedgmr.server.staleness import Constant, Hinge, Polynomial, Staleness
+from fedgmr.staleness import Constant, Hinge, Polynomial, Staleness
 from fedgmr.submodels.levels import Ladder, check_ladder
 from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, Taylor
 from fedgmr.submodels.threshold import Threshold

@@ -23,9 +23,9 @@ from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous, Synchronous
 from fedgmr.server.label_aware import LabelAware
 from fedgmr.server.restoration import Saturation
-from fedgmr.server.staleness import Polynomial
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
+from fedgmr.staleness import Polynomial
 from fedgmr.submodels.rankings import FullModel, Taylor
 from fedgmr.submodels.threshold import Threshold
 from fedgmr.submodels.widths import RollingWindow, WidthPrefix

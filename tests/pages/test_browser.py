@@ -397,3 +397,16 @@ def test_numbers_by_hand(browser: Browser, tmp_path: Path) -> None:
     head, *rows = csv.splitlines()
     assert head == "run,method,seed,row,seconds,loss"
     assert rows == ['\'=1+1,"a,""b""",3,0,0,2.5', '\'=1+1,"a,""b""",3,1,60,']
+
+
+def test_the_terms_of_the_bound_are_shown(browser: Browser, make_run: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (tmp_path / "page.html").write_text(page_with_data([run]))
+    browser.open(f"{(tmp_path / 'page.html').as_uri()}#y=variance%2520factor%2520(theory)%2Closs")
+    told = browser.evaluate("document.getElementById('theory').innerText")
+    # One client at density 0.5, one whole: 1/4 x 0.5 + 1 = 1.125 against 1/2 with whole models.
+    assert "variance factor is 2.2 times" in told
+    assert "variance factor\t1.125\t0.5\t" in told
+    assert "0.5 to 1\t\u22120.25\t\u22120.625\t\u22120.25" in told
+    drawn = browser.evaluate("document.querySelector('.chart select').selectedOptions[0].text")
+    assert drawn == "variance factor (theory)"

@@ -34,7 +34,28 @@ def test_columns_by_hand(make_run: Any, tmp_path: Path, write_rows: Any) -> None
     write_rows(run, [{**last, "loss": float("inf")}], mode="a")
     watch = Watch([run])
     watch.state()
-    assert watch.columns(0, 1, 0) == {
+    given = watch.columns(0, 1, 0)
+    assert given is not None
+    theory = {name: given["columns"].pop(name) for name in list(given["columns"]) if name.endswith(" (theory)")}
+    # One client at density 0.5 and one whole: coverage 2 and 1. They send 1 and 3 updates from row to row.
+    assert {name.removesuffix(" (theory)"): values for name, values in theory.items()} == {
+        "least coverage": [1.0, 1.0],
+        "coverage of level 0.5": [2.0, 2.0],
+        "average density": [0.75, 0.75],
+        "drift factor": [1.25, 1.25],  # 1/2 x 0.5 + 1/1 x 1
+        "variance factor": [1.125, 1.125],  # 1/4 x 0.5 + 1
+        "noise factor": [0.75, 0.75],  # 0.5 / 2 + 0.5 / 1
+        "noise factor of the padded view": [0.375, 0.375],  # (0.5 x 2 + 0.5 x 1) / 4
+        "untrained share": [0.0, 0.0],
+        "mean participation": [2.0, 2.0],
+        "participation skew": [0.5, 0.5],  # 1 on the half that both train, 0 on the other
+        "dilution of the slowest": [0.5, 0.5],
+        "stale drift factor": [4.0, 4.0],  # 1/1 x 1 x 2²
+    }
+    told = given.pop("theory")
+    assert [term["name"] for term in told["terms"]][:3] == ["least coverage", "average density", "drift factor"]
+    assert told["moves"] == [{"clients": 1, "from": 0.5, "to": 1.0, "drift": -0.25, "variance": -0.625, "noise": -0.25}]
+    assert given == {
         "id": 0,
         "epoch": 0,
         "from": 1,

@@ -12,8 +12,8 @@ from fedgmr.server import Server, ServerRules
 from fedgmr.server.admission import AdmissionRule, ReportRange
 from fedgmr.server.aggregation import GradientAverage, MaskAware, Mixing, ZeroPadded
 from fedgmr.server.recovery import RecoveryRule
-from fedgmr.server.staleness import Constant
 from fedgmr.server.state import restore_state, save_state
+from fedgmr.staleness import Constant
 from fedgmr.submodels.rankings import Magnitude
 from fedgmr.tasks.metrics import Metric, top1
 from server.test_server import answer, server

@@ -14,8 +14,8 @@ from fedgmr.server import Server, ServerRules
 from fedgmr.server.admission import AdmissionRule, ReportRange
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.recovery import RecoveryRule
-from fedgmr.server.staleness import Constant
 from fedgmr.server.state import restore_state, save_state
+from fedgmr.staleness import Constant
 from server.test_server import answer, server
 
 SHARE = ReportRange(lowest=0.0, highest=1.0)

@@ -11,7 +11,7 @@ from fedgmr.exchange import ClientTask, Update, Verdict
 from fedgmr.server.admission import AdmissionRule
 from fedgmr.server.repeats import Repeats
 from fedgmr.server.rules import ServerRules
-from fedgmr.server.staleness import Constant
+from fedgmr.staleness import Constant
 from fedgmr.submodels.levels import LevelMap
 from server.test_server import answer, server
 

@@ -16,7 +16,7 @@ from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous
 from fedgmr.server.participation import Participation
 from fedgmr.server.restoration import Check, FixedTime, Restoration, Saturation
-from fedgmr.server.staleness import Constant, Polynomial
+from fedgmr.staleness import Constant, Polynomial
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap
 from fedgmr.submodels.rankings import Magnitude, RankingInputs

@@ -12,8 +12,8 @@ from fedgmr.experiments.assembly import resolve
 from fedgmr.methods import BUILT_IN
 from fedgmr.recipe import Recipe, load_recipe
 from fedgmr.server.restoration import Saturation
-from fedgmr.server.staleness import Polynomial
 from fedgmr.settings.schema import plain
+from fedgmr.staleness import Polynomial
 from fedgmr.tasks.imagenet100 import SHORTCUTS
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.resnet18 import ResNet18

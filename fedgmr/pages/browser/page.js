@@ -235,6 +235,7 @@ class Page {
     find("clients-of").textContent = `of ${run.name}`;
     drawClientTable(find("clients"), run, this.runs);
     drawFacts(find("facts"), run, this.runs);
+    drawTheory(find("theory"), this.runs.data.get(run.id));
     if (isOther) drawRun(find("run"), run, this.runs);
   }
 

@@ -68,7 +68,7 @@ class Runs {
         if (differs || run.status !== "running") values.length = Math.min(values.length, end);
       }
     }
-    Object.assign(known, { epoch: answer.epoch, received: end, version: known.version + 1 });
+    Object.assign(known, { epoch: answer.epoch, received: end, version: known.version + 1, theory: answer.theory });
     known.columns.bytes = totals(known.clients);
     known.columns.uplink = ratesOf(known.columns.seconds ?? [], known.columns.bytes_server ?? []);
     this.changes += 1;

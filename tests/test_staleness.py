@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedgmr.server.staleness import Constant, Hinge, Polynomial
+from fedgmr.staleness import Constant, Hinge, Polynomial
 
 
 def test_polynomial() -> None:
