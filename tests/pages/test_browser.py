@@ -206,7 +206,7 @@ def test_fifty_long_runs_are_quick(browser: Browser, tmp_path: Path) -> None:
     write_long_runs(tmp_path, 50, 2000)
     with served(tmp_path) as address:
         browser.open(f"{address}#bands=0")
-        browser.wait_for("fedgmr.page.runs.data.size === 50 && fedgmr.page.waiting === undefined", 120)
+        browser.wait_for("fedgmr.page.runs.data.size === 50 && fedgmr.page.waiting === undefined", 300)
         browser.wait_for("fedgmr.page.runs.activity(fedgmr.page.runs.entries[0])?.clients.length === 10", 60)
         assert browser.ask("Runtime.getHeapUsage")["usedSize"] < 200e6
         # The time that the page's thread computes, so that other work on this machine does not count.

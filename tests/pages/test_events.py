@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,22 @@ def test_a_journal_that_is_a_link_is_not_followed(make_run: Any, tmp_path: Path)
     events = watch.events(0, 0, 0)
     assert events is not None
     assert (events["tasks"], events["joined"]) == ([], [])
+
+
+def test_a_recorded_run_whose_node_was_killed(tmp_path: Path) -> None:
+    """`fedgmr deploy local quickstart --clients 4`; the SuperNode of client 2 was killed while it was at work."""
+    shutil.copytree(Path(__file__).with_name("recorded"), tmp_path / "run")
+    watch = Watch([tmp_path / "run"])
+    (entry,) = watch.state()["runs"]
+    assert (entry["clock"], entry["status"], entry["clients"]) == ("real", "interrupted", 4)
+    columns, events = watch.columns(0, 0, 0), watch.events(0, 0, 0)
+    assert columns is not None
+    assert events is not None
+    assert [client for client, _ in events["joined"]] == [0, 1, 2, 3]
+    assert [task for task in events["tasks"] if task[6]] == [[2, 0, 350.11, 87.9, None, None, "unavailable"]]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "updates.jsonl").read_text().splitlines()]
+    merged = [[line["client"] for line in lines if line["event"] == "accepted"].count(client) for client in range(4)]
+    assert merged == columns["clients"]["updates"][-1]
+    took = {line["task"]: line["took"] for line in lines if "took" in line}
+    ended = [took[line["task"]] for line in lines if line["event"] == "dispatched" and line["task"] in took]
+    assert [task[3] for task in events["tasks"] if not task[6]] == pytest.approx(ended, abs=0.05)

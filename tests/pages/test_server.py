@@ -51,6 +51,9 @@ def test_page_state_and_columns(server: PageServer) -> None:
     assert (status, json.loads(content)["columns"]["tick"]) == (200, [5, 10])
     assert json.loads(content)["clients"]["level"] == [[0, 1], [0, 1]]
     assert json.loads(ask(server, f"api/columns?id={number}&clients=0")[2])["clients"] == {}
+    assert json.loads(ask(server, f"api/events?id={number}")[2])["rows"] == 3
+    found = json.loads(ask(server, f"api/provenance?id={number}")[2])
+    assert (found["recipe"].splitlines()[0], found["facts"]) == ("name: digits", {})
 
 
 @pytest.mark.parametrize("path", ["", "api/state", "nothing"])
@@ -70,7 +73,7 @@ def test_every_answer_is_guarded(path: str, server: PageServer) -> None:
 
 def test_who_has_no_token_is_refused(server: PageServer) -> None:
     for token in ("", "wrong", server.token[:-1], server.token + "x", "%C3%A9", "%2e%2e"):
-        for path in ("", "api/state", "api/columns?id=0"):
+        for path in ("", "api/state", "api/columns?id=0", "api/events?id=0", "api/provenance?id=0"):
             assert ask(server, path, token=token)[0] == 403
 
 
@@ -117,6 +120,11 @@ def test_other_methods_are_refused(method: str, server: PageServer) -> None:
         "api/columns?id=0&epoch=1e3",
         "api/columns?id=" + "9" * 5000,
         "api/columns?id=%C2%B2",
+        "api/events",
+        "api/events?id=99",
+        "api/provenance?id=99",
+        "api/provenance?id=../seed0",
+        "api/provenance?id=recipe.yaml",
     ],
 )
 def test_nothing_else_is_there(path: str, server: PageServer, tmp_path: Path) -> None:

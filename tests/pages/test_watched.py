@@ -348,8 +348,10 @@ def test_links_out_of_the_directory_are_not_followed(make_run: Any, tmp_path: Pa
         (run / name).unlink(missing_ok=True)
         (run / name).symlink_to(outside / name)
     (tmp_path / "runs" / "linked").symlink_to(outside)
-    (entry,) = Watch([tmp_path / "runs"]).state()["runs"]
+    watch = Watch([tmp_path / "runs"])
+    (entry,) = watch.state()["runs"]
     assert (entry["name"], entry["rows"], entry["seconds"], entry["summary"]) == ("run", 0, None, None)
+    assert watch.provenance(0) == {"recipe": "", "facts": {}}
 
 
 def test_a_summary_that_was_changed(make_run: Any, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ function clientColumns(run, runs, order) {
   const latest = (name, client) => clients[name]?.findLast((row) => isNumber(row?.[client]))?.[client];
   const both = (client) => (now("bytes_down", client) ?? 0) + (now("bytes_up", client) ?? 0);
   const most = Math.max(1, ...order.map(both));
-  const rate = (way) => (client) => short(activity?.[client][way].at(-1)?.[2] ?? run.links?.[client]?.[way === "up" ? 1 : 0]);
+  const rate = (way) => (client) => short(activity?.[client][way].y.at(-1) ?? run.links?.[client]?.[way === "up" ? 1 : 0]);
   const seen = (client) => {
     const ended = activity?.[client].pieces.filter(([, , phase, task]) => task && task[3] !== null && phase !== "lost" && task[2] + task[3] <= moment);
     return ended?.length ? ended.at(-1)[1] : lastSeen(clients, seconds, client);
@@ -39,7 +39,7 @@ function clientColumns(run, runs, order) {
   return [
     ["client", String],
     ...(activity ? [["now", (client) => doingNow(activity[client], moment, isDeployed), true]] : []),
-    ...(run.links || activity?.some(({ down }) => down.length)
+    ...(run.links || activity?.some(({ down }) => down.x.length)
       ? [
           ["down (MiB/s)", rate("down")],
           ["up (MiB/s)", rate("up")],

@@ -223,12 +223,9 @@ class Page {
     this.followEvents(run);
     const activity = this.runs.activity(run);
     const zoom = this.view.x === "seconds" ? this.view.zoom : null;
-    const [levels, tasks] = this.strips;
-    tasks.element.hidden = !activity; // before the other is drawn, which then has more room
-    levels.draw(run, this.runs, zoom);
-    if (activity) tasks.draw(run, this.runs, zoom);
     const version = [run.id, this.runs.data.get(run.id).version, this.runs.events.get(run.id)?.version];
-    const signature = JSON.stringify([...version, this.runs.texts.get(run.id), colourOf("--paper")]);
+    this.drawStrips(run, activity, zoom, JSON.stringify([version, run.status, zoom, innerWidth, colourOf("--paper")]));
+    const signature = JSON.stringify([version, this.runs.texts.get(run.id), colourOf("--paper")]);
     if (signature === this.detail) return;
     const isOther = this.detailed !== run.id || this.detailedStatus !== run.status;
     Object.assign(this, { detail: signature, detailed: run.id, detailedStatus: run.status });
@@ -237,6 +234,15 @@ class Page {
     drawFacts(find("facts"), run, this.runs);
     drawTheory(find("theory"), this.runs.data.get(run.id));
     if (isOther) drawRun(find("run"), run, this.runs);
+  }
+
+  drawStrips(run, activity, zoom, signature) {
+    if (signature === this.stripped) return;
+    this.stripped = signature;
+    const [levels, tasks] = this.strips;
+    tasks.element.hidden = !activity; // before the other is drawn, which then has more room
+    levels.draw(run, this.runs, zoom);
+    if (activity) tasks.draw(run, this.runs, zoom);
   }
 
   async followEvents(run) {

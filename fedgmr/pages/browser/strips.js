@@ -34,16 +34,23 @@ function shade(part) {
 
 const levelColour = (level, count) => shade(count > 1 ? level / (count - 1) : 1);
 
-// What each client did until now: its pieces of time as [from, until, phase, task] in their order, its rates as
-// [from, until, MiB/s], and of a deployed run when it joined.
-function activityOf(events, clients, now) {
-  const found = Array.from({ length: clients }, () => ({ pieces: [], down: [], up: [], joined: null }));
-  for (const [client, from, until] of events.away) found[client]?.pieces.push([from, Math.min(until, now), "away"]);
+// What each client did until `now`: its pieces of time as [from, until, phase, task] in their order and by phase, the
+// rates of its link as two lists, of times and of MiB/s, and of a deployed run when it joined.
+function activityOf(events, count, now) {
+  const clients = Array.from({ length: count }, () => ({
+    pieces: [],
+    phases: new Map(),
+    down: { x: [], y: [] },
+    up: { x: [], y: [] },
+    joined: null,
+  }));
+  for (const [client, from, until] of events.away) clients[client]?.pieces.push([from, Math.min(until, now), "away"]);
   for (const task of events.tasks) {
     const [client, , left, took, received, trained, lost] = task;
     const end = Math.min(now, took === null ? now : left + took);
     const put = (from, until, phase) =>
-      (from < Math.min(until, end) || took === null) && found[client]?.pieces.push([from, Math.min(until, end), phase, task]);
+      (from < Math.min(until, end) || took === null) &&
+      clients[client]?.pieces.push([from, Math.min(until, end), phase, task]);
     if (lost !== null || received === null) put(left, end, lost === null ? "at work" : "lost");
     else {
       put(left, left + received, "receiving");
@@ -51,19 +58,30 @@ function activityOf(events, clients, now) {
       put(left + received + trained, end, "sending");
     }
   }
-  for (const [from, until, rates] of events.rates) {
-    rates.forEach((ways, client) =>
-      ["down", "up"].forEach((name, way) =>
-        ways[way].forEach((rate, part) => {
-          const step = (until - from) / ways[way].length;
-          found[client]?.[name].push([from + part * step, from + (part + 1) * step, rate]);
-        }),
-      ),
-    );
+  for (const [client, seconds] of events.joined) if (clients[client]) clients[client].joined = seconds;
+  for (const client of clients) {
+    client.pieces.sort(([one], [other]) => one - other);
+    client.phases = Map.groupBy(client.pieces, ([, , phase]) => phase);
   }
-  for (const [client, seconds] of events.joined) if (found[client]) found[client].joined = seconds;
-  for (const { pieces } of found) pieces.sort(([one], [other]) => one - other);
-  return { now, clients: found };
+  return { now, clients, fastest: putRates(events.rates, clients) };
+}
+
+// Puts rates to their clients, each at the beginning and the end of its time; returns the greatest.
+function putRates(rates, clients) {
+  let fastest = 0;
+  for (const [from, until, ofClients] of rates) {
+    ofClients.forEach(([down, up], client) => {
+      for (const [name, values] of Object.entries({ down, up })) {
+        const step = (until - from) / values.length;
+        values.forEach((rate, part) => {
+          clients[client]?.[name].x.push(from + part * step, from + (part + 1) * step);
+          clients[client]?.[name].y.push(rate, rate);
+          fastest = Math.max(fastest, rate);
+        });
+      }
+    });
+  }
+  return fastest;
 }
 
 // The share of the time since it joined in which a client was there without a task.
@@ -168,26 +186,24 @@ class TaskStrip extends Strip {
   }
 
   draw(run, runs, zoom) {
-    this.activity = runs.activity(run).clients;
-    const all = this.activity.flatMap(({ down, up }) => [...down, ...up].map(([, , rate]) => rate));
-    this.fastest = all.reduce((most, rate) => Math.max(most, rate), 0);
+    this.activity = runs.activity(run);
     super.draw(run, runs, zoom);
   }
 
   key() {
-    const seen = new Set(this.activity.flatMap(({ pieces }) => pieces.map(([, , phase]) => phase)));
-    const boxes = Object.keys(PHASES).filter((phase) => seen.has(phase));
-    const lines = this.fastest ? [`lines: rate down, dotted up, full height ${short(this.fastest)} MiB/s (root)`] : [];
+    const { clients, fastest } = this.activity;
+    const boxes = Object.keys(PHASES).filter((phase) => clients.some(({ phases }) => phases.has(phase)));
+    const lines = fastest ? [`lines: rate down, dotted up, full height ${short(fastest)} MiB/s (root)`] : [];
     return ["tasks", ...boxes.map((phase) => boxOf(colourOf(PHASES[phase]), phase)), ...lines];
   }
 
   drawClient(pen, client, top, bottom) {
-    const { pieces, down, up } = this.activity[client];
-    const inside = ([from, until]) => until >= this.frame.xs[0] && from <= this.frame.xs[1];
+    const { phases, down, up } = this.activity.clients[client];
     for (const [phase, colour] of Object.entries(PHASES).reverse()) {
       const points = [];
       let end = -Infinity; // in pixels: of pieces that share one, the first stands for all
-      for (const [from, until] of pieces.filter((piece) => piece[2] === phase && inside(piece))) {
+      for (const [from, until] of phases.get(phase) ?? []) {
+        if (until < this.frame.xs[0] || from > this.frame.xs[1]) continue;
         const [left, right] = [this.frame.x(from), Math.max(this.frame.x(until), this.frame.x(from) + 0.5)];
         if (right < end + 0.5) continue;
         points.push(left, top, right, top, right, bottom, left, bottom, NaN, NaN);
@@ -195,28 +211,31 @@ class TaskStrip extends Strip {
       }
       if (points.length) pen.path(points, { fill: colourOf(colour) });
     }
+    const y = (rate) => bottom - (bottom - top) * Math.sqrt(rate / this.activity.fastest);
+    const row = { xs: this.frame.xs, x: (value) => this.frame.x(value), y };
     for (const [line, dash] of [
       [down, []],
       [up, [1.5, 2]],
     ]) {
-      const height = (rate) => bottom - (bottom - top) * Math.sqrt(rate / this.fastest);
-      const points = line
-        .filter(inside)
-        .flatMap(([from, until, rate]) => [this.frame.x(from), height(rate), this.frame.x(until), height(rate)]);
-      if (points.length) pen.path(points, { stroke: colourOf("--ink"), dash });
+      const points = line.x.length ? placed(row, line.x, line.y, 1) : [];
+      // A line that goes up and down in every pixel would hide what is below it, and take long to dash.
+      const crowded = points.length > this.frame.inner.width * 4;
+      if (points.length)
+        pen.path(points, { stroke: colourOf("--ink"), dash: crowded ? [] : dash, alpha: crowded ? 0.35 : 1 });
     }
   }
 
   words(client, seconds) {
-    const { pieces, down, up } = this.activity[client];
-    const at = (found) => found.findLast(([from, until]) => from <= seconds && seconds < until);
-    const [, , phase, task] = at(pieces) ?? [0, 0, seconds <= (this.seconds.at(-1) ?? 0) ? "waiting" : ""];
+    const { pieces, down, up } = this.activity.clients[client];
+    const [, , phase, task] =
+      pieces.findLast(([from, until]) => from <= seconds && seconds < until) ??
+      [0, 0, seconds <= this.activity.now ? "waiting" : ""];
     if (!phase) return "";
     const [, level, left, took, , , lost] = task ?? [];
     const words = task ? ` a task of level ${level} from ${short(left)} s` : "";
     const end = task && took !== null ? ` to ${short(left + took)} s` : "";
-    const rates = [at(down), at(up)].filter(Boolean).map(([, , rate]) => short(rate));
-    const link = rates.length ? `; link ${rates.join(" down, ")} up (MiB/s)` : "";
+    const rates = [down, up].map(({ x, y }) => short(y[lastAt(x, seconds)]));
+    const link = down.x.length ? `; link ${rates.join(" down, ")} up (MiB/s)` : "";
     return `client ${client}: ${phase}${lost ? ` (${lost})` : ""}${words}${end}${link}`;
   }
 }
