@@ -16,7 +16,7 @@ from fedgmr.files import UPDATES
 from fedgmr.pages.lines import Tail
 
 MOST_TASKS = 40_000  # the newest ones, which a page holds
-_MOST_RATES = 2_000  # of a client's link one way, in a file; more are averaged
+_MOST_RATES = 2_000  # of a client's link one way; more are averaged
 _ENDS = ("accepted", "refused", "lost", "unmerged")
 _DIGITS = 2  # of seconds
 _WIDTH, _AWAY = 6, 3  # numbers of a task and of an absence
@@ -116,7 +116,7 @@ class JournalEvents:
 
 
 def thinned(events: Mapping[str, Any]) -> dict[str, Any]:
-    """Events for a file: rates that are more than a screen can show are means over longer times."""
+    """Events for a page: rates that are more than a screen can show are means over longer times."""
     rates = events["rates"]
     if sum(len(of[0][0]) for *_, of in rates) <= _MOST_RATES:
         return dict(events)

@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 from fedgmr.files import write_atomic
 from fedgmr.pages.columns import INTEGERS
-from fedgmr.pages.events import thinned
 from fedgmr.pages.page import page
 from fedgmr.pages.watch import Watch
 from fedgmr.reporting.comparison import Comparison
@@ -74,7 +73,7 @@ def page_with_data(
         number = run["id"]
         run["page"] = None if folder is None else _link(watch.place(number), folder)
         data["columns"][number] = pack(watch.columns(number, 0, run["epoch"]) or {})
-        data["events"][number] = _packed(thinned(watch.events(number, 0, run["epoch"]) or {}))
+        data["events"][number] = _packed(watch.events(number, 0, run["epoch"]) or {})
         data["provenance"][number] = _packed(watch.provenance(number) or {})
     return page(watch.title, json.dumps(data, allow_nan=False, separators=(",", ":")))
 

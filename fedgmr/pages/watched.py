@@ -15,7 +15,7 @@ from typing import Any
 
 from fedgmr.files import METRICS, RECIPE, SUMMARY, UPDATES
 from fedgmr.pages.columns import FollowedRows
-from fedgmr.pages.events import JournalEvents
+from fedgmr.pages.events import JournalEvents, thinned
 from fedgmr.reading import Reading
 from fedgmr.reporting.records import Run, marks, read_run, read_summary
 from fedgmr.reporting.run_files import RunFiles, flattened
@@ -101,7 +101,7 @@ class WatchedRun:
         columns = self.rows.columns
         start = min(max(0, start), len(columns)) if epoch == self.rows.epoch and self._journal is None else 0
         head = {"id": self.number, "epoch": self.rows.epoch, "from": start, "rows": len(columns)}
-        return head | (columns.events.given(start) if self._journal is None else self._journal.given())
+        return head | (thinned(columns.events.given(start)) if self._journal is None else self._journal.given())
 
     def provenance(self) -> dict[str, Any]:
         """The recipe as it stands in the directory, and what the run was computed with."""

@@ -200,16 +200,16 @@ class TaskStrip extends Strip {
   drawClient(pen, client, top, bottom) {
     const { phases, down, up } = this.activity.clients[client];
     for (const [phase, colour] of Object.entries(PHASES).reverse()) {
-      const points = [];
+      const boxes = [];
       let end = -Infinity; // in pixels: of pieces that share one, the first stands for all
       for (const [from, until] of phases.get(phase) ?? []) {
         if (until < this.frame.xs[0] || from > this.frame.xs[1]) continue;
         const [left, right] = [this.frame.x(from), Math.max(this.frame.x(until), this.frame.x(from) + 0.5)];
         if (right < end + 0.5) continue;
-        points.push(left, top, right, top, right, bottom, left, bottom, NaN, NaN);
+        boxes.push(left, top, right - left, bottom - top);
         end = right;
       }
-      if (points.length) pen.path(points, { fill: colourOf(colour) });
+      pen.boxes(boxes, colourOf(colour));
     }
     const y = (rate) => bottom - (bottom - top) * Math.sqrt(rate / this.activity.fastest);
     const row = { xs: this.frame.xs, x: (value) => this.frame.x(value), y };
@@ -219,7 +219,7 @@ class TaskStrip extends Strip {
     ]) {
       const points = line.x.length ? placed(row, line.x, line.y, 1) : [];
       // A line that goes up and down in every pixel would hide what is below it, and take long to dash.
-      const crowded = points.length > this.frame.inner.width * 4;
+      const crowded = points.length > this.frame.inner.width;
       if (points.length)
         pen.path(points, { stroke: colourOf("--ink"), dash: crowded ? [] : dash, alpha: crowded ? 0.35 : 1 });
     }
