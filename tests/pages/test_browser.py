@@ -327,12 +327,13 @@ def test_hostile_summaries_and_recipes_are_shown_as_text(browser: Browser, tmp_p
     with (run / "recipe.yaml").open("a") as file:
         file.write(f"about: '{HOSTILE}</script>'\n")
     browser.open(write_report(run).as_uri())
-    browser.evaluate("document.querySelector('details').open = true")
-    browser.wait_for("document.querySelectorAll('details pre').length === 2")
+    browser.wait_for("document.querySelector('#run details')")
+    browser.evaluate("document.querySelector('#run details').open = true")
+    browser.wait_for("document.querySelectorAll('#run details pre').length === 2")
     assert browser.evaluate("document.querySelectorAll('img, body script:not(#data):not([type=module])').length") == 0
     assert texts(browser, "#marks .notice") == [f"Stand-in data: {HOSTILE}."]
     assert HOSTILE in texts(browser, "#facts .notice")[0]
-    assert f"about: '{HOSTILE}</script>'" in texts(browser, "details pre")[1]
+    assert f"about: '{HOSTILE}</script>'" in texts(browser, "#run details pre")[1]
     shown = browser.evaluate("document.querySelector('#run').innerText")
     assert f"{HOSTILE} (the best)" in shown
     assert f"went back to the model of tick 1 ({HOSTILE}); since then: {HOSTILE}" in shown
