@@ -93,14 +93,15 @@ def _run(given: argparse.Namespace) -> None:
     words = RecipeWords.read(given.recipe)
     recipe = words.load()
     directory = words.directory(recipe.name)
-    with said_when_slow(f"reading the data of {recipe.task.name}"), recipe.execution.own_threads():
-        task = make_task(recipe)
     shorter = f"{words.source}-short"
     ways = [f"`{spoken(['run', shorter])}`"] if shorter in shipped_recipes() else []
-    expected = _expected(recipe, directory, given, ways, task)
-    with goes_on(partial(resuming, directory, recipe, given.command)), Display(expected=expected) as display:
-        row = display.begin("", recipe.label, recipe.seconds)
-        result = run_recipe(recipe, directory, [row, _Place(directory)], task=task)
+    with goes_on(partial(resuming, directory, recipe, given.command)):
+        with said_when_slow(f"reading the data of {recipe.task.name}"), recipe.execution.own_threads():
+            task = make_task(recipe)
+        expected = _expected(recipe, directory, given, ways, task)
+        with Display(expected=expected) as display:
+            row = display.begin("", recipe.label, recipe.seconds)
+            result = run_recipe(recipe, directory, [row, _Place(directory)], task=task)
     finish_run(directory, result.summary)
 
 
@@ -111,7 +112,7 @@ def _resume(given: argparse.Namespace) -> None:
     expected = _expected(recipe, directory, given)
     with goes_on(partial(resuming, directory, recipe, given.command)), Display(expected=expected) as display:
         row = display.begin("", recipe.label, recipe.seconds)
-        result = resume_run(directory, [row, _Place(directory)], seconds=seconds)
+        result = resume_run(directory, row, seconds=seconds)
     finish_run(directory, result.summary)
 
 
