@@ -41,6 +41,7 @@ BEFORE: dict[str, Callable[[dict[str, Any]], None]] = {
     "docs/data.md": lambda names: names.update(numpy=numpy),
     "docs/model.md": _moons,
     "docs/run-directory.md": _demo,
+    "docs/theory.md": lambda _: Path("results").symlink_to(ROOT / "results"),
 }
 
 
