@@ -7,6 +7,8 @@ import ast
 import dataclasses
 import inspect
 import re
+from importlib import import_module
+from typing import Any
 
 import fedgmr
 from building.tree import documents, text_of
@@ -23,15 +25,16 @@ def python_reference() -> str:
 
 
 def _imported() -> list[str]:
-    """Names that snippets import from the package's modules."""
+    """Functions and classes that snippets import from the package's modules."""
     blocks = [block for path in documents() for block in _SNIPPET.findall(text_of(path))]
     nodes = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
-    return sorted({f"{n.module}.{a.name}" for n in nodes for a in n.names if (n.module or "").startswith("fedgmr.")})
+    names = {f"{n.module}.{a.name}" for n in nodes for a in n.names if (n.module or "").startswith("fedgmr.")}
+    return sorted(name for name in names if callable(_thing(name)))
 
 
 def _directive(path: str) -> str:
     module, _, name = path.rpartition(".")
-    thing = getattr(__import__(module, fromlist=[name]), name)
+    thing = _thing(path)
     kind = "class" if inspect.isclass(thing) else "module" if inspect.ismodule(thing) else "function"
     if inspect.isclass(thing) and issubclass(thing, Exception):
         kind = "exception"
@@ -40,6 +43,11 @@ def _directive(path: str) -> str:
         members += f"   :exclude-members: {', '.join(entry.name for entry in dataclasses.fields(thing))}\n"
     heading = f"### `{name}`" if module == "fedgmr" else f"### `{path}`"
     return f"{heading}\n\n```{{eval-rst}}\n.. auto{kind}:: {thing.__name__ if kind == 'module' else path}\n{members}```"
+
+
+def _thing(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def plain_backticks(*event: object) -> None:
