@@ -17,7 +17,7 @@ from fedgmr.experiments.model_files import FORMATS, view_of_level, write_model
 from fedgmr.experiments.prolonging import budget
 from fedgmr.experiments.result import load
 from fedgmr.experiments.run import resume_run, run_recipe
-from fedgmr.experiments.rundir import read_recipe
+from fedgmr.experiments.rundir import check_unused, read_recipe
 from fedgmr.experiments.seal import verify_run
 from fedgmr.experiments.sweep import PlannedRun, run_status
 from fedgmr.experiments.views import MERGED
@@ -93,6 +93,7 @@ def _run(given: argparse.Namespace) -> None:
     words = RecipeWords.read(given.recipe)
     recipe = words.load()
     directory = words.directory(recipe.name)
+    check_unused(directory)  # before anything takes time
     shorter = f"{words.source}-short"
     ways = [f"`{spoken(['run', shorter])}`"] if shorter in shipped_recipes() else []
     with goes_on(partial(resuming, directory, recipe, given.command)):

@@ -77,12 +77,17 @@ def resolved_text(recipe: Recipe, remarks: str = "") -> str:
 
 def create_run(directory: Path, recipe_text: str) -> None:
     """Make a new run directory with its resolved recipe; never touches one that holds a run. The caller locks it."""
+    check_unused(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomic(directory / RECIPE, recipe_text)
+
+
+def check_unused(directory: Path) -> None:
+    """Refuse a directory that holds a run."""
     if (directory / RECIPE).exists():
         raise SettingError(
             f"output is {str(directory)!r}, which holds a run already: resume it or give another directory."
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    write_atomic(directory / RECIPE, recipe_text)
 
 
 def read_recipe(directory: Path, trust: Iterable[str] = ()) -> Recipe:
