@@ -13,11 +13,12 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from fedgmr.cli import runs
 from fedgmr.experiments import checkpoint
 
 
 def die_after_calls(number: int, how: int = signal.SIGKILL) -> None:
-    """Die at function call (or return) number so and so, wherever that is: a moment in the run, to the microsecond."""
+    """Die at function call (or return) number so and so of a run, wherever that is: a moment, to the microsecond."""
     count = itertools.count(1)
 
     def profile(frame: Any, event: str, argument: Any) -> None:
@@ -25,22 +26,35 @@ def die_after_calls(number: int, how: int = signal.SIGKILL) -> None:
             sys.setprofile(None)
             os.kill(os.getpid(), how)
 
-    sys.setprofile(profile)
+    _profile_run(profile)
 
 
 def count_calls(report: str) -> None:
     """Count the same calls and write their number into a file when the process ends."""
     count = itertools.count(1)
-    sys.setprofile(lambda frame, event, argument: next(count) and None)
+    _profile_run(lambda frame, event, argument: next(count) and None)
     import atexit
     from multiprocessing import util
 
     def write() -> None:
-        sys.setprofile(None)
         Path(report).write_text(str(next(count)))
 
     atexit.register(write)
     util.Finalize(None, write, exitpriority=1)  # forked processes leave without atexit
+
+
+def _profile_run(profile: Callable[[Any, str, Any], None]) -> None:
+    """Call `profile` from the start of the command's run to its end, not while its time is told before."""
+    whole = runs.run_recipe
+
+    def profiled(*arguments: Any, **options: Any) -> Any:
+        sys.setprofile(profile)
+        try:
+            return whole(*arguments, **options)
+        finally:
+            sys.setprofile(None)
+
+    runs.run_recipe = profiled
 
 
 def die_at(event: str, name: str, number: int = 1) -> None:
