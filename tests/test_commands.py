@@ -123,7 +123,7 @@ def test_it_runs(
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "examples")])  # where the documents go before
     # Trials take longer than these runs; tests/experiments/test_estimate.py makes them.
     monkeypatch.setattr("fedgmr.cli.duration.estimate_runs", _unknown)
-    if "--figure" not in words:
+    if not {"--figure", "--figures"} & set(words):
         monkeypatch.setitem(sys.modules, "matplotlib", None)  # reports take longer than these runs
     if verb in ("run", "compare", "demo", "sweep"):
         words += SHORT

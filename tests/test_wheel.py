@@ -64,7 +64,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     inside = {name for name in names if not name.startswith(info)}
     templates = {str(path.relative_to(ROOT)) for path in (ROOT / "fedgmr" / "deploy" / "templates").iterdir()}
     browser = {str(path.relative_to(ROOT)) for path in (ROOT / "fedgmr" / "pages" / "browser").iterdir()}
-    other = {f"fedgmr/{name}" for name in ("py.typed", "paper/paper.yaml", "cli/words.json")}
+    other = {f"fedgmr/{name}" for name in ("py.typed", "paper/paper.yaml", "paper/table.html", "cli/words.json")}
     assert inside == modules | recipes | templates | browser | other
     assert "fedgmr/recipes/quickstart.yaml" in inside
     assert f"{info}/licenses/LICENSE" in names
@@ -77,7 +77,7 @@ def test_wheel_tells_its_version_and_asks_for_little(wheel: Path) -> None:
         line.split()[1] for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra" not in line
     ]
     names = [re.split("[<>=]", name)[0].lower() for name in required]
-    assert names == ["torch", "numpy", "pyyaml", "matplotlib", "rich", "safetensors"]
+    assert names == ["torch", "numpy", "pyyaml", "matplotlib", "rich", "jinja2", "safetensors"]
     assert f"\nVersion: {__version__}\n" in metadata
 
 

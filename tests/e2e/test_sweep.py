@@ -48,9 +48,9 @@ def test_killed_at_random_three_times_nothing_is_repeated_and_nothing_lost(sweep
     assert ended.out.startswith(f"{RUNS} runs: {len(kept.finished)} finished, ")
     kept.check()
     assert sweep(*GRID, "--store", "whole").code == 0
-    whole = {path.name: _left(path) for path in (sweep.folder / "whole").iterdir()}
+    whole = _all_left(sweep.folder / "whole")
     assert len(whole) == RUNS
-    assert {path.name: _left(path) for path in store.iterdir()} == whole
+    assert _all_left(store) == whole
 
 
 def test_an_interrupt_and_a_lost_parent_leave_no_worker_behind(sweep: Command) -> None:
@@ -166,6 +166,10 @@ class _Kept:
 def _left(run: Path) -> tuple[list[dict[str, Any]], bytes]:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{**row, "wall": 0} for row in rows], (run / "model.safetensors").read_bytes()
+
+
+def _all_left(store: Path) -> dict[str, tuple[list[dict[str, Any]], bytes]]:
+    return {run.name: _left(run) for run in store.iterdir() if run.is_dir()}
 
 
 def _rows(store: Path) -> int:
