@@ -48,14 +48,14 @@ def remains(run: Path) -> list[int]:
 
 
 def test_a_run_from_start_to_end(tmp_path: Path) -> None:
-    """The README's command: it finishes, learns where the machine is quick enough, and leaves no process behind."""
+    """The README's command: it finishes, learns, and leaves no process behind."""
     process = spawn("deploy", "local", "quickstart", "--clients", "4", "--output", "run", folder=tmp_path)
     out, err = process.communicate(timeout=1200)
     assert process.returncode == 0, err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "finished"
     assert summary["clients"] == 4
-    assert summary["final_accuracy"] > 0.5 or summary["ticks"] < 20
+    assert summary["final_accuracy"] > 0.5
     assert out == f"Final accuracy {100 * summary['final_accuracy']:.2f} %. Report: run/report.html\n"
     assert "FedGMR" in (tmp_path / "run" / "report.html").read_text()
     assert remains(tmp_path / "run") == []
