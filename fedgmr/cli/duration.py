@@ -56,5 +56,5 @@ def fewer_seconds(recipe: Recipe, seconds: float | None) -> str:
 
 def more_jobs(jobs: int) -> list[str]:
     """The option that spreads runs over the cores of this machine, where it has more of them."""
-    cores = len(os.sched_getaffinity(0))
+    cores = os.cpu_count() or 1
     return [f"--jobs {cores}"] if jobs < cores else []
