@@ -20,7 +20,7 @@ from fedgmr.training.stacked.table import Column
 
 # Codes of a 2 x 2 maximum: 0..3 for its place, 4 if ReLU made it zero.
 _ZEROED = tl.constexpr(4)
-_MODEL, _LEVELS, _LEVEL, _ORDER, _COUNT, _VALUES, _ABSENT, _, _MEMORY, _KEPT = (
+_MODEL, _LEVELS, _LEVEL, _ORDER, _COUNT, _VALUES, _ABSENT, _, _MEMORY, _KEPT, _ = (
     tl.constexpr(int(column)) for column in Column
 )
 _NOWHERE = tl.constexpr(255)  # the level of what is in no sub-model of the client's
