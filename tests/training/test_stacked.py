@@ -24,7 +24,7 @@ from fedgmr.tasks.models.vgg11 import VGG11
 from fedgmr.training.execution import TRITON
 from fedgmr.training.optimizers import SGD
 from fedgmr.training.rules import OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
-from fedgmr.training.stacked import net as stacked_net
+from fedgmr.training.stacked import convolution
 from fedgmr.training.stacked.executor import StackedExecutor
 from fedgmr.training.stacked.plan import Conv, StackPlan
 
@@ -270,7 +270,7 @@ def test_the_same_bits_however_many_there_are() -> None:
 @RUNS
 def test_shares_of_a_weight_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trained(objects_of(pictures()), stacks=True)
-    monkeypatch.setattr(stacked_net, "_LEAST_ROWS", 32)
+    monkeypatch.setattr(convolution, "_LEAST_ROWS", 32)
     executor = stacked(objects_of(pictures()))
     assert max(splits for _, splits in executor.net.shares) > 1
     parts = trained(objects_of(pictures()), stacks=True)

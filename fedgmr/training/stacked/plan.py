@@ -21,7 +21,7 @@ _MOST_SAMPLES = 64  # of a mini-batch: linear layers hold all of them at once
 
 @dataclass(frozen=True, kw_only=True)
 class Conv:
-    """A convolution with stride 1 and zeros around, ReLU, and the 2 x 2 maximum if `pool`."""
+    """A convolution with zeros around, in a chain with ReLU, and the 2 x 2 maximum if `pool`."""
 
     weight_at: int
     bias_at: int
@@ -32,16 +32,17 @@ class Conv:
     height: int  # of the inputs
     width: int
     pool: bool
+    stride: int = 1
 
     @property
     def out_height(self) -> int:
         """Before the maximum."""
-        return self.height + 2 * self.padding - self.kernel + 1
+        return (self.height + 2 * self.padding - self.kernel) // self.stride + 1
 
     @property
     def out_width(self) -> int:
         """Before the maximum."""
-        return self.width + 2 * self.padding - self.kernel + 1
+        return (self.width + 2 * self.padding - self.kernel) // self.stride + 1
 
     @property
     def depth(self) -> int:

@@ -1,0 +1,1 @@
+"""Clients folded into the batch, for nets of ordinary layers."""
