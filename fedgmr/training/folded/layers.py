@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgmr.training.folded import attention, batch_norm, dropout, embedding, head, layer_norm, linear, pooling
+from fedgmr.training.folded.convolution import ConvProducts
 from fedgmr.training.folded.plan import Call
-from fedgmr.training.stacked.convolution import ConvProducts
 
 Saved = Sequence[Tensor | None]
 
