@@ -298,7 +298,7 @@ def test_plans_of_the_papers_nets() -> None:
         assert plan is not None
         assert [layer.pool for layer in plan.layers if isinstance(layer, Conv)] == [bool(pool) for pool in pooled]
         assert all(layer.weight_at % 16 == 0 and layer.bias_at % 16 == 0 for layer in plan.layers)
-        assert torch.equal(plan.order[plan.inverse.long()].long(), torch.arange(layout.size))
+        assert torch.equal(plan.order.order[plan.order.inverse.long()].long(), torch.arange(layout.size))
 
 
 def other_nets() -> dict[str, nn.Module]:
