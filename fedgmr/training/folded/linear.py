@@ -197,7 +197,8 @@ def _gradients(  # type: ignore[no-untyped-def]
             inside = (row < last)[:, None] & there[None, :]
             bias_sums += tl.load(slopes + row[:, None] * outputs_count + output[None, :], mask=inside, other=0.0)
         to = dw + bias_at if SPLIT else db + client * db_row
-        tl.store(to + output, tl.sum(bias_sums, 0), mask=there & (tl.program_id(1) == 0))
+        mine = output < tl.where(tl.program_id(1) == 0, outputs_count, 0)
+        tl.store(to + output, tl.sum(bias_sums, 0), mask=mine)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
