@@ -107,12 +107,10 @@ def _weight_gradients(
         SPLIT=split, BIAS=db is not None, PRECISION=precision, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if split:
-        weights = outputs * inputs
-        _add_shares[(triton.cdiv(weights, _SIZE), clients)](parts, dw, dw.stride(0), splits, span, weights, SIZE=_SIZE)
-        if db is not None:
-            _add_shares[(triton.cdiv(outputs, _SIZE), clients)](
-                parts[:, :, bias_at:], db, db.stride(0), splits, span, outputs, SIZE=_SIZE
-            )
+        _add_shares[(triton.cdiv(span, _SIZE), clients)](
+            parts, dw, dw if db is None else db, dw.stride(0), 0 if db is None else db.stride(0), splits, span,
+            outputs * inputs, bias_at, 0 if db is None else outputs, SIZE=_SIZE,
+        )  # fmt: skip
 
 
 def product_tiles(rows: int, columns: int, depth: int, *, crosswise: bool = False) -> Tiles:
@@ -202,11 +200,15 @@ def _gradients(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _add_shares(parts, to, to_row, splits, span, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum of a client's shares, in their order."""
+def _add_shares(  # type: ignore[no-untyped-def]
+    parts, dw, db, dw_row, db_row, splits, span, weights, bias_at, biases, SIZE: tl.constexpr
+):
+    """The sum of a client's shares, in their order: weights, and biases from `bias_at` on."""
     client = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     sums = tl.zeros([SIZE], tl.float32)
     for split in range(0, splits):
-        sums += tl.load(parts + (client * splits + split) * span + at, mask=at < count, other=0.0)
-    tl.store(to + client * to_row + at, sums, mask=at < count)
+        sums += tl.load(parts + (client * splits + split) * span + at, mask=at < span, other=0.0)
+    tl.store(dw + client * dw_row + at, sums, mask=at < weights)
+    bias = at - bias_at
+    tl.store(db + client * db_row + bias, sums, mask=(bias >= 0) & (bias < biases))
