@@ -143,7 +143,7 @@ class BatchNorm(Folded):
             added[0] if added else None, self.call.relu,
         )  # fmt: skip
         back = partial(self._back, images.shape, bool(added))
-        return self._shaped(y, images.shape), (x, y if self.call.relu else None, means, rstds), back
+        return self._shaped(y, images.shape), (x, y if self.call.relu else x, means, rstds), back
 
     def _back(
         self, shape: torch.Size, added: bool, slopes: Tensor, x: Tensor, y: Tensor, means: Tensor, rstds: Tensor, *,
@@ -359,16 +359,16 @@ class Head(Folded):
         """Hidden values [samples, ..., width], targets and weights."""
         hidden, targets, weights = given
         x = self.by_client(hidden.contiguous(), hidden.shape[-1])
-        losses, sums = head.forward(x, self.weight(), self.weight("bias"), targets, weights, self.stack.precision)
-        return losses, (x, targets, weights, sums), partial(self._back, hidden.shape)
+        losses, kept = head.forward(x, self.weight(), self.weight("bias"), targets, weights, self.stack.precision)
+        return losses, (x, targets, weights, *kept), partial(self._back, hidden.shape)
 
     def _back(
-        self, shape: torch.Size, slopes: Tensor, x: Tensor, targets: Tensor, weights: Tensor, sums: Tensor, *,
+        self, shape: torch.Size, slopes: Tensor, x: Tensor, targets: Tensor, weights: Tensor, *kept: Tensor,
         needed: Sequence[bool],
     ) -> list[Tensor | None]:  # fmt: skip
         """The losses are what is derived, so their slopes are 1."""
         dx = head.backward(
-            x, self.weight(), self.weight("bias"), targets, weights, sums, self.gradient(), self.gradient("bias"),
+            kept, x, self.weight(), self.weight("bias"), targets, weights, self.gradient(), self.gradient("bias"),
             self.stack.precision,
         )  # fmt: skip
         return [dx.view(shape), None, None]

@@ -129,7 +129,6 @@ class FoldedNet(Rows):
         """Every client's sub-model and the beginning of its draws."""
         super().lay_out(count)
         self._seeds[:count].copy_(self.table[:count, Column.SEED])
-        self.moments[:, :count].zero_()
 
     def step(self, number: int, inputs: Tensor, targets: Tensor, count: int) -> None:
         """Step `number` of `count` clients; inputs and targets [count, batch, ...]."""
