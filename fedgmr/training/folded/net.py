@@ -153,7 +153,7 @@ class FoldedNet(Rows):
             outputs = self.model(inputs.flatten(0, 1))
             if self._head is not None:
                 weights = WEIGHTS[self._loss](targets).flatten(1).contiguous()
-                losses = self._head.loss(outputs, targets.flatten(1), weights)
+                losses = self._head.loss(outputs, targets.flatten(1).contiguous(), weights)
             else:  # one client after the other: it is not known what the loss does with its samples
                 each = zip(outputs.unflatten(0, (count, -1)), targets, strict=True)
                 losses = torch.stack([self._loss(own, wanted) for own, wanted in each])
