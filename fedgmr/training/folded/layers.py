@@ -231,28 +231,30 @@ class GroupNorm(Folded):
 
 
 class Embedding(Folded):
-    """Rows of a table, by number."""
+    """Rows of a table, by number; numbers that all samples share are looked up for each of them."""
 
     module: nn.Embedding
 
-    def forward(self, *given: Tensor) -> Tensor:
-        """Stand in for the module's forward; numbers that are the same for all samples are repeated for each."""
-        (numbers,) = given
-        if not self.call.batched:
-            one = numbers[0] if numbers.dim() > 1 and len(numbers) == 1 else numbers
-            numbers = one.expand(self.stack.count * self.stack.batch, *one.shape)
-        return super().forward(numbers)
-
     def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
-        """Numbers [samples, ...]."""
+        """Numbers [samples, ...], or shared ones [...] or [1, ...]."""
         (numbers,) = given
-        table = self.weight()
-        ids = self.by_client(numbers.contiguous())
-        return embedding.forward(ids, table).view(*numbers.shape, -1), (ids,), self._back
+        table, samples = self.weight(), self.stack.count * self.stack.batch
+        if self.call.batched:
+            ids = self.by_client(numbers.contiguous())
+            return embedding.forward(ids, table).view(*numbers.shape, -1), (ids,), self._back
+        one = numbers[0] if numbers.dim() > 1 and len(numbers) == 1 else numbers
+        ids = one.reshape(-1)
+        rows = embedding.forward(ids.expand(self.stack.count, self.stack.batch, -1).flatten(1), table)
+        return rows.view(samples, *one.shape, -1), (ids,), self._shared_back
 
     def _back(self, slopes: Tensor, ids: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
         dy = slopes.contiguous().view(*ids.shape, -1)
         embedding.backward(ids, dy, self.gradient(), self.module.padding_idx)
+        return [None]
+
+    def _shared_back(self, slopes: Tensor, ids: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
+        dy = slopes.contiguous().view(self.stack.count, self.stack.batch, len(ids), -1)
+        embedding.shared_backward(ids, dy, self.gradient(), self.module.padding_idx)
         return [None]
 
 
@@ -281,14 +283,15 @@ class Attention(Folded):
     def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
         """Queries, keys and values [samples, length, 3 · width]."""
         qkv = given[0].contiguous()
-        seen = (self.module.num_heads, self.hidden, self.module.dropout, self.stack.seeds, self.draw)
-        y, sums = attention.forward(qkv, *seen, self.stack.precision)
-        return y, (qkv, y, sums), partial(self._back, seen)
+        seen = self.module.num_heads, self.hidden, self.stack.precision
+        drawn = {"p": self.module.dropout, "seeds": self.stack.seeds, "number": self.draw}
+        y, sums = attention.forward(qkv, *seen, **drawn)
+        return y, (qkv, y, sums), partial(self._back, seen, drawn)
 
     def _back(
-        self, seen: Any, slopes: Tensor, qkv: Tensor, y: Tensor, sums: Tensor, *, needed: Sequence[bool]
+        self, seen: Any, drawn: Any, slopes: Tensor, qkv: Tensor, y: Tensor, sums: Tensor, *, needed: Sequence[bool]
     ) -> list[Tensor | None]:
-        return [attention.backward(slopes.contiguous(), qkv, y, sums, *seen, self.stack.precision)]
+        return [attention.backward(slopes.contiguous(), qkv, y, sums, *seen, **drawn)]
 
 
 class Dropout(Folded):
