@@ -1,13 +1,14 @@
 """The paper's round beside a bare PyTorch loop: `python benchmarks/paper_round.py [--models NAME ...] [--csv PATH]`.
 
 Ten clients, five SGD steps of batch 20 each (the Transformer: ten steps of Adam, batch 16), at the densities of the
-High fleet (1, 0.5, 0.2, 0.1 and six of 0.05), with all clients dense, or one dense client alone. Bare is the loop at the head of this file: load the weights, five times forward, backward, mask,
-step. fedgmr trains the same tasks with each executor; every round has a new level map, so that the search for the kept
-weights of a sub-model is part of each round. Before anything is timed both must give the same weights, to 0.5 % of how
-far a client moved them (float32, TF32 off), every client in at least one of twenty rounds: where a unit is at the edge
-of being on, rounding decides, and from there a client goes elsewhere (a whole VGG-11 by up to 8 % of its way when its
-first weights change by 1e-7). The distance is printed. They take turns, and the fastest turn of each counts. On a busy
-machine `--threads 1 --clock cpu` counts processor time instead of wall time.
+High fleet (1, 0.5, 0.2, 0.1 and six of 0.05), with all clients dense, or one dense client alone. Bare is the loop at
+the head of this file: load the weights, five times forward, backward, mask, step. fedgmr trains the same tasks with
+each executor; every round has a new level map, so that the search for the kept weights of a sub-model is part of each
+round. Before anything is timed both must give the same weights, to 0.5 % of how far a client moved them (float32, TF32
+off), every client in at least one of twenty rounds: where a unit is at the edge of being on, rounding decides, and from
+there a client goes elsewhere (a whole VGG-11 by up to 8 % of its way when its first weights change by 1e-7). The
+distance is printed. They take turns, and the fastest turn of each counts. On a busy machine `--threads 1 --clock cpu`
+counts processor time instead of wall time.
 
 On a CPU the limits are 1.5 x bare for Conv-2 and the High fleet, 0.95 x bare for Conv-2 all dense and for the net of
 the quickstart. The status is 1 if one is not met. On a CUDA device the figures are only reported.
@@ -131,7 +132,10 @@ def rounds_of(
     runs = {name: base if name == "sequential" else run(name) for name in executors}
     for number in range(later):
         jobs = [replace(task, first_batch=task.first_batch + number * NETS[net].steps) for task in tasks]
-        yield BareRound(base, jobs, NETS[net]), {name: OurRound(other.fleet.executor, jobs) for name, other in runs.items()}
+        yield (
+            BareRound(base, jobs, NETS[net]),
+            {name: OurRound(other.fleet.executor, jobs) for name, other in runs.items()},
+        )
 
 
 def distances_of(bare: Sequence[Tensor], ours: OurRound) -> list[float]:

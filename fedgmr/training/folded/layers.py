@@ -28,7 +28,10 @@ class Stack(Protocol):
     batch: int  # samples of each
     precision: str
     anchor: Tensor  # requires a gradient, so that the backward pass comes to every layer
-    seeds: Tensor  # int64 [count], of the present step
+
+    @property
+    def seeds(self) -> Tensor:
+        """Int64 [count], of the present step."""
 
     def weight(self, name: str) -> Tensor:
         """A parameter of every client [count, ...], convolutions' channels last."""
@@ -75,19 +78,34 @@ class Folded:
         """Outputs; tensors to save; the gradients of `given`, from the outputs' and these."""
         raise NotImplementedError
 
-    def weight(self, name: str = "weight") -> Tensor | None:
+    def own(self, name: str) -> Tensor | None:
         """A parameter of the module's, of every client; None where it has none."""
         return self.stack.weight(self._path(name)) if self._has(name) else None
 
-    def gradient(self, name: str = "weight") -> Tensor | None:
+    def slope(self, name: str) -> Tensor | None:
         """The place for its gradient."""
         return self.stack.gradient(self._path(name)) if self._has(name) else None
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights that a module of this kind always has."""
+        return self.stack.weight(self._path("weight"))
+
+    @property
+    def gradient(self) -> Tensor:
+        """The place for their gradient."""
+        return self.stack.gradient(self._path("weight"))
 
     def _path(self, name: str) -> str:
         return f"{self.call.name}.{self.prefix}{name}" if self.call.name else f"{self.prefix}{name}"
 
     def _has(self, name: str) -> bool:
         return getattr(self.module, f"{self.prefix}{name}") is not None
+
+    def images(self, given: Tensor) -> Tensor:
+        """Images [samples, channels, height, width] as [clients, samples, height, width, channels]."""
+        lying = _pixels_first(given)
+        return lying.view(self.stack.count, -1, *lying.shape[1:])
 
     def by_client(self, given: Tensor, *rest: int) -> Tensor:
         """Split the first dimension into clients; the others become `rest`."""
@@ -102,7 +120,7 @@ class Conv(Folded):
     def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
         """Images [samples, channels, height, width]."""
         (images,) = given
-        x = _pixels_first(images).unflatten(0, (self.stack.count, -1))
+        x = self.images(images)
         samples, height, width, channels = x.shape[1:]
         products = ConvProducts(
             inputs=channels,
@@ -115,18 +133,20 @@ class Conv(Folded):
             batch=samples,
             precision=self.stack.precision,
         )
-        y = products.forward(x, self.weight(), self.weight("bias"))
+        y = products.forward(x, self.weight, self.own("bias"))
         return _channels_first(y.flatten(0, 1)), (x,), partial(self._back, products)
 
-    def _back(self, products: ConvProducts, slopes: Tensor, x: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
-        dy = _pixels_first(slopes).unflatten(0, (self.stack.count, -1))
-        dx = products.input_gradient(dy, self.weight()) if needed[0] else None
-        products.weight_gradient(x, dy, self.gradient(), self.gradient("bias"))
+    def _back(
+        self, products: ConvProducts, slopes: Tensor, x: Tensor, *, needed: Sequence[bool]
+    ) -> list[Tensor | None]:
+        dy = self.images(slopes)
+        dx = products.input_gradient(dy, self.weight) if needed[0] else None
+        products.weight_gradient(x, dy, self.gradient, self.slope("bias"))
         return [None if dx is None else _channels_first(dx.flatten(0, 1))]
 
 
 class BatchNorm(Folded):
-    """Batch norm over each client's own samples, with what is added behind it and a ReLU where they are joined to it."""
+    """Batch norm over each client's own samples; a sum and a ReLU behind it too, where they are joined to it."""
 
     module: nn.BatchNorm2d
 
@@ -139,7 +159,7 @@ class BatchNorm(Folded):
         momentum = self.module.momentum
         assert momentum is not None
         y, means, rstds = batch_norm.forward(
-            x, self.weight(), self.weight("bias"), mean, var, momentum, self.module.eps,
+            x, self.own("weight"), self.own("bias"), mean, var, momentum, self.module.eps,
             added[0] if added else None, self.call.relu,
         )  # fmt: skip
         back = partial(self._back, images.shape, bool(added))
@@ -149,11 +169,11 @@ class BatchNorm(Folded):
         self, shape: torch.Size, added: bool, slopes: Tensor, x: Tensor, y: Tensor, means: Tensor, rstds: Tensor, *,
         needed: Sequence[bool],
     ) -> list[Tensor | None]:  # fmt: skip
-        dx, rest = batch_norm.backward(
-            self._rows(slopes), x, y, means, rstds, self.weight(), self.gradient(), self.gradient("bias"),
+        dx, passed = batch_norm.backward(
+            self._rows(slopes), x, y, means, rstds, self.own("weight"), self.slope("weight"), self.slope("bias"),
             self.call.relu, added,
         )  # fmt: skip
-        return [self._shaped(dx, shape), *([self._shaped(rest, shape)] if added else [])]
+        return [self._shaped(dx, shape), *([] if passed is None else [self._shaped(passed, shape)])]
 
     def _rows(self, given: Tensor) -> Tensor:
         return self.by_client(_pixels_first(given) if given.dim() == 4 else given.contiguous(), given.shape[1])
@@ -174,13 +194,13 @@ class Linear(Folded):
         """[..., inputs]."""
         (inputs,) = given
         x = self.by_client(inputs.contiguous(), inputs.shape[-1])
-        y = linear.forward(x, self.weight(), self.weight("bias"), self.stack.precision)
+        y = linear.forward(x, self.weight, self.own("bias"), self.stack.precision)
         return y.view(*inputs.shape[:-1], -1), (x,), partial(self._back, inputs.shape)
 
     def _back(self, shape: torch.Size, slopes: Tensor, x: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
         dy = self.by_client(slopes.contiguous(), slopes.shape[-1])
         dx = linear.backward(
-            dy, x, self.weight(), self.gradient(), self.gradient("bias"), inputs=needed[0],
+            dy, x, self.weight, self.gradient, self.slope("bias"), inputs=needed[0],
             precision=self.stack.precision,
         )  # fmt: skip
         return [None if dx is None else dx.view(shape)]
@@ -195,14 +215,14 @@ class LayerNorm(Folded):
         """[..., width]."""
         (inputs,) = given
         x = self.by_client(inputs.contiguous(), inputs.shape[-1])
-        y, means, rstds = layer_norm.forward(x, self.weight(), self.weight("bias"), self.module.eps)
+        y, means, rstds = layer_norm.forward(x, self.own("weight"), self.own("bias"), self.module.eps)
         return y.view(inputs.shape), (x, means, rstds), partial(self._back, inputs.shape)
 
     def _back(
         self, shape: torch.Size, slopes: Tensor, x: Tensor, means: Tensor, rstds: Tensor, *, needed: Sequence[bool]
     ) -> list[Tensor | None]:
         dy = slopes.contiguous().view(x.shape)
-        dx = layer_norm.backward(dy, x, means, rstds, self.weight(), self.gradient(), self.gradient("bias"))
+        dx = layer_norm.backward(dy, x, means, rstds, self.own("weight"), self.slope("weight"), self.slope("bias"))
         return [dx.view(shape)]
 
 
@@ -220,13 +240,13 @@ class GroupNorm(Folded):
         """Samples [samples, channels, ...]."""
         x = given[0].movedim(1, -1).contiguous()
         rows = self.by_client(x, x.shape[-1])
-        weight, bias = self.weight(), self.weight("bias")
+        weight, bias = self.weight, self.own("bias")
         y = layer_norm.affine_forward(rows, weight, bias)
         return y.view(x.shape).movedim(-1, 1), (rows,), partial(self._back, x.shape)
 
     def _back(self, shape: torch.Size, slopes: Tensor, rows: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
         dy = slopes.movedim(1, -1).contiguous().view(rows.shape)
-        dx = layer_norm.affine_backward(dy, rows, self.weight(), self.gradient(), self.gradient("bias"))
+        dx = layer_norm.affine_backward(dy, rows, self.weight, self.gradient, self.slope("bias"))
         return [dx.view(shape).movedim(-1, 1)]
 
 
@@ -238,7 +258,7 @@ class Embedding(Folded):
     def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
         """Numbers [samples, ...], or shared ones [...] or [1, ...]."""
         (numbers,) = given
-        table, samples = self.weight(), self.stack.count * self.stack.batch
+        table, samples = self.weight, self.stack.count * self.stack.batch
         if self.call.batched:
             ids = self.by_client(numbers.contiguous())
             return embedding.forward(ids, table).view(*numbers.shape, -1), (ids,), self._back
@@ -249,12 +269,12 @@ class Embedding(Folded):
 
     def _back(self, slopes: Tensor, ids: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
         dy = slopes.contiguous().view(*ids.shape, -1)
-        embedding.backward(ids, dy, self.gradient(), self.module.padding_idx)
+        embedding.backward(ids, dy, self.gradient, self.module.padding_idx)
         return [None]
 
     def _shared_back(self, slopes: Tensor, ids: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
         dy = slopes.contiguous().view(self.stack.count, self.stack.batch, len(ids), -1)
-        embedding.shared_backward(ids, dy, self.gradient(), self.module.padding_idx)
+        embedding.shared_backward(ids, dy, self.gradient, self.module.padding_idx)
         return [None]
 
 
@@ -273,7 +293,7 @@ class Attention(Folded):
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False,
         **others: Any,
     ) -> tuple[Tensor, None]:  # fmt: skip
-        """Stand in for the module's forward; the plan has seen that this is self-attention without weights asked for."""
+        """Stand in for the module's forward, of the form that the plan has seen."""
         hidden: attention.Hidden = "causal" if is_causal else "none"
         if attn_mask is not None and not is_causal:
             hidden = attn_mask if attn_mask.dtype == torch.bool else attn_mask == -torch.inf
@@ -323,7 +343,9 @@ class MaxPool(Folded):
     def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
         """Images."""
         x = _pixels_first(given[0])
-        size, stride, padding = (_one(value) for value in (self.module.kernel_size, self.module.stride, self.module.padding))
+        size, stride, padding = (
+            _one(value) for value in (self.module.kernel_size, self.module.stride, self.module.padding)
+        )
         y, codes = pooling.forward(x, size, stride, padding)
         return _channels_first(y), (codes,), partial(self._back, x.shape, (size, stride, padding))
 
@@ -334,7 +356,7 @@ class MaxPool(Folded):
 
 
 class Mean(Folded):
-    """The mean over an image, added pixel by pixel: PyTorch's own order of adding depends on how many images there are."""
+    """The mean over an image, added pixel by pixel: PyTorch's order depends on how many images there are."""
 
     def forward(self, *given: Tensor) -> Tensor:
         """Stand in for the module's forward."""
@@ -362,7 +384,7 @@ class Head(Folded):
         """Hidden values [samples, ..., width], targets and weights."""
         hidden, targets, weights = given
         x = self.by_client(hidden.contiguous(), hidden.shape[-1])
-        losses, kept = head.forward(x, self.weight(), self.weight("bias"), targets, weights, self.stack.precision)
+        losses, kept = head.forward(x, self.weight, self.own("bias"), targets, weights, self.stack.precision)
         return losses, (x, targets, weights, *kept), partial(self._back, hidden.shape)
 
     def _back(
@@ -371,7 +393,7 @@ class Head(Folded):
     ) -> list[Tensor | None]:  # fmt: skip
         """The losses are what is derived, so their slopes are 1."""
         dx = head.backward(
-            kept, x, self.weight(), self.weight("bias"), targets, weights, self.gradient(), self.gradient("bias"),
+            kept, x, self.weight, self.own("bias"), targets, weights, self.gradient, self.slope("bias"),
             self.stack.precision,
         )  # fmt: skip
         return [dx.view(shape), None, None]

@@ -109,7 +109,7 @@ class FoldedNet(Rows):
     def statistic(self, name: str) -> Tensor:
         """A buffer of every client."""
         place = self._statistics[name]
-        return self.buffers[: self.count, place.start : place.stop].unflatten(1, place.shape)
+        return self.buffers[: self.count, place.start : place.stop].view(self.count, *place.shape)
 
     def next_draw(self) -> int:
         """A number for the next layer that draws."""
@@ -195,4 +195,4 @@ class FoldedNet(Rows):
         if len(shape) == 4:
             outputs, inputs, height, width = shape
             shape = outputs, height, width, inputs
-        return rows[: self.count, at : at + place.size].unflatten(1, shape)
+        return rows[: self.count, at : at + place.size].view(self.count, *shape)

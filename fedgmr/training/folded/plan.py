@@ -70,14 +70,16 @@ def owners(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The modules that have parameters of their own; attention has those of its output layer."""
     found: list[tuple[str, nn.Module]] = []
     for name, module in model.named_modules():
-        within = any(isinstance(owner, nn.MultiheadAttention) and name.startswith(f"{outer}.") for outer, owner in found)
+        within = any(
+            isinstance(owner, nn.MultiheadAttention) and name.startswith(f"{outer}.") for outer, owner in found
+        )
         if module._parameters and not within:
             found.append((name, module))
     return found
 
 
 def _known(model: nn.Module) -> bool:
-    """Whether every layer with parameters is one that can be folded, with parameters of its own that are all trained."""
+    """Whether every layer with parameters can be folded, and trains all of them as its own."""
     named = [p for _, p in model.named_parameters(remove_duplicate=False)]
     if len({id(p) for p in named}) < len(named) or not all(p.requires_grad for p in named):
         return False
@@ -125,7 +127,7 @@ def _observe(model: nn.Module, example: Tensor, relus: set[str]) -> tuple[list[C
 
 
 def _shapes(model: nn.Module, inputs: Tensor) -> tuple[dict[str, torch.Size], str | None] | None:
-    """What each layer with parameters was given, and the layer whose outputs are the model's; None if one came twice."""
+    """What each layer with parameters was given, and whose outputs are the model's; None where one came twice."""
     seen: dict[str, torch.Size] = {}
     last: tuple[str, Any] | None = None
 

@@ -113,8 +113,9 @@ class StackedExecutor:
         drawn = None if self._drawn is None else self._drawn[:count].flatten(0, 1)
         with work.execution.number_formats(self.device, training=True):
             inputs, targets = work.prepared(batches, drawn)
-            inputs, targets = (part.unflatten(0, (count, work.steps)) for part in (net.arranged(inputs), targets))
+            given = net.arranged(inputs)
+            given, targets = (part.view(count, work.steps, *part.shape[1:]) for part in (given, targets))
             net.lay_out(count)
             for number in range(work.steps):
-                net.step(number, inputs[:, number], targets[:, number], count)
+                net.step(number, given[:, number], targets[:, number], count)
             net.take_out(count)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedgmr.submodels.layout import Layout
 from fedgmr.training.chains import Chain
