@@ -1,10 +1,9 @@
 """Batch norm of many clients, each with its own statistics, with the sum and the ReLU that may follow it.
 
-Activations are [client, row, channel]; a row is a pixel of a sample. A first kernel adds up shares of the rows, and a
-second one combines them and goes through the rows again; few rows are left to the second one alone. Variances are sums
-of squared distances from means, combined as Chan has it, so a large mean costs few digits. Shares depend on the number
-of rows and channels alone and are combined in their order, so a client's bits do not depend on its company. Import it
-only where Triton is there.
+Activations are [client, row, channel]; a row is a pixel of a sample. A first kernel adds up shares of the rows, a
+second one combines them in their order and goes through the rows again; few rows are left to the second one alone.
+Shares depend on the numbers of rows and channels alone, so a client's bits do not depend on its company. Import it only
+where Triton is there.
 """
 
 from dataclasses import dataclass

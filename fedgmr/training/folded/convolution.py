@@ -1,10 +1,9 @@
 """The three products of a convolution for many clients, each with its own weights.
 
-Activations are [client, sample, height, width, channel], weights [client, output, height, width, input]. Beside the
-kernels of the chains it has block sizes of its own: there is no ReLU or maximum to be done along with a product, and a
-client that is trained alone must keep the device busy too. So a long sum over few tiles is cut into parts, which a
-second kernel adds in their order. How it is cut depends on the layer and the mini-batch alone, so a client's bits do
-not depend on its company. Read next: `fedgmr/training/stacked/convolution.py`.
+Activations are [client, sample, height, width, channel], weights [client, output, height, width, input]. A client that
+is trained alone must keep the device busy too, so a long sum over few tiles is cut into parts, which a second kernel
+adds in their order. Tiles and parts depend on the layer and the mini-batch alone, so a client's bits do not depend on
+its company. Read next: `fedgmr/training/stacked/convolution.py`.
 """
 
 from dataclasses import replace
