@@ -11,6 +11,13 @@ if TRITON:
     from fedgmr.training.folded import embedding
 
 
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that few positions have groups of several."""
+    if TRITON:
+        monkeypatch.setattr(embedding, "_CHUNK", 8)
+
+
 def numbers_of(clients: int, positions: int, numbers: int) -> Tensor:
     """Numbers of which small ones come often and some do not come."""
     drawn = torch.rand((clients, positions), generator=torch.Generator().manual_seed(2)) ** 3
@@ -40,7 +47,7 @@ def wanted_gradient(ids: Tensor, dy: Tensor, numbers: int, padding: int | None) 
 
 @RUNS
 @pytest.mark.parametrize("padding", [None, 0, 4])
-@pytest.mark.parametrize(("positions", "numbers", "width"), [(7, 12, 5), (70, 9, 40), (40, 30, 150)])
+@pytest.mark.parametrize(("positions", "numbers", "width"), [(7, 12, 5), (50, 5, 40), (30, 20, 150)])
 def test_tables_agree_with_torch(positions: int, numbers: int, width: int, padding: int | None) -> None:
     ids, dy = numbers_of(3, positions, numbers), draw(3, positions, width, seed=1)
     found = gradient(ids, dy, numbers, padding)
@@ -66,8 +73,8 @@ def test_numbers_that_all_samples_share(ids: list[int]) -> None:
 
 @RUNS
 def test_a_client_does_not_depend_on_its_company() -> None:
-    ids, dy = numbers_of(3, 70, 9), draw(3, 70, 20, seed=1)
-    together = gradient(ids, dy, 9, None)
+    ids, dy = numbers_of(3, 40, 4), draw(3, 40, 20, seed=1)
+    together = gradient(ids, dy, 4, None)
     for client in range(3):
         part = slice(client, client + 1)
-        assert torch.equal(gradient(ids[part], dy[part], 9, None)[0], together[client])
+        assert torch.equal(gradient(ids[part], dy[part], 4, None)[0], together[client])

@@ -2,8 +2,8 @@
 
 Rows of the gradient's table are added up without atomic operations, so that their bits do not depend on chance. Every
 position counts how many others come before it when positions are ordered by number, equal ones as they stand: that is
-its place, and positions with the same number lie side by side. The first of them then adds up the whole group in
-float32 and writes the row; the rows of numbers that do not occur are zero.
+its place, and positions with the same number lie side by side. The first of each 64 of such a group adds these up in
+float32, the first of all adds up the sums if there are several; the rows of numbers that do not occur are zero.
 """
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 _SIZE = 1024
 _POSITIONS, _OTHERS = 32, 128  # of a block of comparisons
 _AT_ONCE = 16  # rows that are added at a time
+_CHUNK = 64  # rows that one program adds
 
 
 def forward(ids: Tensor, table: Tensor) -> Tensor:
@@ -48,16 +49,18 @@ def backward(ids: Tensor, dy: Tensor, dtable: Tensor, padding: int | None = None
     clients, positions, width = dy.shape
     numbers = dtable.shape[1]
     _clear[(triton.cdiv(numbers * width, _SIZE), clients)](dtable, dtable.stride(0), numbers * width, SIZE=_SIZE)
-    places, sizes, order = (ids.new_empty((clients, positions), dtype=torch.int32) for _ in range(3))
+    places, ranks, sizes, order = (ids.new_empty((clients, positions), dtype=torch.int32) for _ in range(4))
     _order[(triton.cdiv(positions, _POSITIONS), clients)](
-        ids, places, sizes, order, ids.stride(0), positions, -1 if padding is None else padding,
+        ids, places, ranks, sizes, order, ids.stride(0), positions, -1 if padding is None else padding,
         POSITIONS=_POSITIONS, OTHERS=_OTHERS,
     )  # fmt: skip
     wide = min(128, int(triton.next_power_of_2(width)))
-    _add_groups[(positions, triton.cdiv(width, wide), clients)](
-        ids, places, sizes, order, dy, dtable, ids.stride(0), dtable.stride(0), positions, numbers, width,
-        ROWS=_AT_ONCE, WIDTH=wide, num_warps=1,
-    )  # fmt: skip
+    parts = torch.empty_like(dy) if positions > _CHUNK else dy
+    for first in (True, False) if positions > _CHUNK else (True,):
+        _add_groups[(positions, triton.cdiv(width, wide), clients)](
+            ids, places, ranks, sizes, order, dy, parts, dtable, ids.stride(0), dtable.stride(0), positions, numbers,
+            width, FIRST=first, CHUNK=_CHUNK, ROWS=_AT_ONCE, WIDTH=wide, num_warps=1,
+        )  # fmt: skip
 
 
 def shared_backward(ids: Tensor, dy: Tensor, dtable: Tensor, padding: int | None = None) -> None:
@@ -105,16 +108,16 @@ def _clear(dtable, row, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-d
 
 @triton.jit(do_not_specialize=["padding"])  # type: ignore[untyped-decorator]
 def _order(  # type: ignore[no-untyped-def]
-    ids, places, sizes, order, ids_row, positions, padding, POSITIONS: tl.constexpr, OTHERS: tl.constexpr
+    ids, places, ranks, sizes, order, ids_row, positions, padding, POSITIONS: tl.constexpr, OTHERS: tl.constexpr
 ):
-    """For a block of positions: their places by number, and how many share it, 0 for all but the first of them."""
+    """For a block of positions: their places by number, their ranks in their groups, and how large these are."""
     client = tl.program_id(1).to(tl.int64)
     ids += client * ids_row
     position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
     number = tl.load(ids + position, mask=position < positions, other=0).to(tl.int32)
     lower = tl.zeros([POSITIONS, OTHERS], tl.int32)  # others with a smaller number
     sooner = tl.zeros([POSITIONS, OTHERS], tl.int32)  # with the same, before this one
-    later = tl.zeros([POSITIONS, OTHERS], tl.int32)  # with the same, from this one on
+    equal = tl.zeros([POSITIONS, OTHERS], tl.int32)  # with the same
     for start in range(0, positions, OTHERS):
         other = start + tl.arange(0, OTHERS)
         its = tl.load(ids + other, mask=other < positions, other=2147483647).to(tl.int32)
@@ -122,39 +125,54 @@ def _order(  # type: ignore[no-untyped-def]
         before = other[None, :] < position[:, None]
         lower += (its[None, :] < number[:, None]).to(tl.int32)
         sooner += (same & before).to(tl.int32)
-        later += same.to(tl.int32)
-    ahead = tl.sum(sooner, 1)
-    place = tl.sum(lower, 1) + ahead
-    group = tl.where((ahead == 0) & (number != padding), tl.sum(later, 1), 0)
+        equal += same.to(tl.int32)
+    rank = tl.sum(sooner, 1)
+    place = tl.sum(lower, 1) + rank
+    size = tl.where(number == padding, 0, tl.sum(equal, 1))
     real = position < positions
-    tl.store(places + client * positions + position, place, mask=real)
-    tl.store(sizes + client * positions + position, group, mask=real)
+    at = client * positions + position
+    tl.store(places + at, place, mask=real)
+    tl.store(ranks + at, rank, mask=real)
+    tl.store(sizes + at, size, mask=real)
     tl.store(order + client * positions + place, position, mask=real)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _add_groups(  # type: ignore[no-untyped-def]
-    ids, places, sizes, order, dy, dtable, ids_row, dtable_row, positions, numbers, width,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ids, places, ranks, sizes, order, dy, parts, dtable, ids_row, dtable_row, positions, numbers, width,
+    FIRST: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The sum over the positions with one number, by the first of them."""
+    """FIRST: the sum of a chunk of a group, for the table if it is the only one; then of a group's several sums."""
     client = tl.program_id(2).to(tl.int64)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     there = column < width
     own = client * positions + tl.program_id(0)
     size = tl.load(sizes + own)
-    if size > 0:
+    rank = tl.load(ranks + own)
+    if FIRST:
+        count = tl.where(rank % CHUNK == 0, tl.minimum(CHUNK, size - rank), 0)
+    else:
+        count = tl.where(rank == 0, tl.where(size > CHUNK, tl.cdiv(size, CHUNK), 0), 0)
+    if count > 0:
         first = client * positions + tl.load(places + own)
-        number = tl.load(ids + client * ids_row + tl.program_id(0))
         sums = tl.zeros([ROWS, WIDTH], tl.float32)
-        for start in range(0, size, ROWS):
+        for start in range(0, count, ROWS):
             part = start + tl.arange(0, ROWS)
-            position = tl.load(order + first + part, mask=part < size, other=0)
-            inside = (part < size)[:, None] & there[None, :]
-            at = (client * positions + position)[:, None] * width + column[None, :]
-            sums += tl.load(dy + at, mask=inside, other=0.0)
-        known = column < tl.where(number < numbers, tl.where(number >= 0, width, 0), 0)
-        tl.store(dtable + client * dtable_row + number * width + column, tl.sum(sums, 0), mask=known)
+            inside = (part < count)[:, None] & there[None, :]
+            if FIRST:
+                position = client * positions + tl.load(order + first + part, mask=part < count, other=0)
+                sums += tl.load(dy + position[:, None] * width + column[None, :], mask=inside, other=0.0)
+            else:
+                sums += tl.load(
+                    parts + (first + part * CHUNK)[:, None] * width + column[None, :], mask=inside, other=0.0
+                )
+        total = tl.sum(sums, 0)
+        number = tl.load(ids + client * ids_row + tl.program_id(0))
+        known = tl.where(number < numbers, tl.where(number >= 0, width, 0), 0)
+        if FIRST:
+            known = tl.where(size > CHUNK, 0, known)
+            tl.store(parts + first * width + column, total, mask=column < tl.where(size > CHUNK, width, 0))
+        tl.store(dtable + client * dtable_row + number * width + column, total, mask=column < known)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
