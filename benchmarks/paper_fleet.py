@@ -21,7 +21,11 @@ from fedgmr.tasks.models.transformer import Transformer2L
 from fedgmr.tasks.models.vgg11 import VGG11
 from fedgmr.tasks.task import Task
 
-DENSITIES: Mapping[str, tuple[float, ...]] = {"high": (1.0, 0.5, 0.2, 0.1, *[0.05] * 6), "dense": (1.0,) * 10}
+DENSITIES: Mapping[str, tuple[float, ...]] = {
+    "high": (1.0, 0.5, 0.2, 0.1, *[0.05] * 6),
+    "dense": (1.0,) * 10,
+    "alone": (1.0,),
+}
 BATCH, STEPS, RATE = 20, 5, 0.05
 _SAMPLES = 400
 _WORDS, _LENGTH = 10_004, 128
@@ -35,6 +39,16 @@ class Net:
     shape: tuple[int, ...]
     classes: int
     more: Mapping[str, Any] | None = None
+    adam: bool = False
+    batch: int = BATCH
+    steps: int = STEPS
+    rate: float = RATE
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """The section of a recipe."""
+        optimizer = {"kind": "adam" if self.adam else "sgd"}
+        return {"learning_rate": self.rate, "batch_size": self.batch, "steps": self.steps, "optimizer": optimizer}
 
 
 NETS: Mapping[str, Net] = {
@@ -46,6 +60,10 @@ NETS: Mapping[str, Net] = {
         shape=(_LENGTH,),
         classes=_WORDS,
         more={"loss": token_cross_entropy, "metric": token_top1},
+        adam=True,
+        batch=16,
+        steps=10,
+        rate=0.002,
     ),
     "mnist5k": Net(model=SmallNet, shape=(1, 28, 28), classes=10),
 }
@@ -82,7 +100,7 @@ def assembled(
         "task": f"made_up_{name}",
         "method": rules,
         "fleet": {"name": "high", "clients": len(densities), "densities": list(densities)},
-        "training": {"learning_rate": RATE, "batch_size": BATCH, "steps": STEPS},
+        "training": NETS[name].training,
         "device": device,
         "execution": dict(execution or {}),
     }

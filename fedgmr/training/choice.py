@@ -18,6 +18,7 @@ from fedgmr.submodels.levels import Ladder
 from fedgmr.submodels.widths import WidthRule
 from fedgmr.training.execution import TRITON, ExecutionSettings
 from fedgmr.training.executor import Executor
+from fedgmr.training.folded.net import FoldedNet
 from fedgmr.training.graphed.executor import GraphedExecutor
 from fedgmr.training.graphed.fused import fuse
 from fedgmr.training.graphed.memory import StaticWorkspace
@@ -27,7 +28,8 @@ from fedgmr.training.plain.threaded import ThreadedExecutor
 from fedgmr.training.schedules import TrainingSettings
 from fedgmr.training.sparse.break_even import ASSUMED, LayerWork
 from fedgmr.training.sparse.cut import SparseCutter
-from fedgmr.training.stacked.executor import StackedExecutor
+from fedgmr.training.stacked.executor import MOST, Net, StackedExecutor
+from fedgmr.training.stacked.net import StackedNet
 from fedgmr.training.submodel.cut import Cutter, MaskedCutter
 from fedgmr.training.submodel.flat_module import FlatModule
 from fedgmr.training.submodel.sliced_cut import SlicedCutter
@@ -55,9 +57,12 @@ class LocalTraining:
 
     def chosen(self) -> tuple[ExecutionSettings, Executor]:
         """The executor that the settings name, and the settings with everything `auto` written out."""
-        wanted = self.work.execution.executor
-        if wanted == "auto":
-            wanted = self._on_gpu() if self.work.device.type == "cuda" else self._on_cpu()
+        wanted, net = self.work.execution.executor, None
+        if wanted == "auto" and self.work.device.type == "cuda":
+            net = self._net()
+            wanted = self._on_gpu() if net is None else "stacked"
+        elif wanted == "auto":
+            wanted = self._on_cpu()
         threads = torch.get_num_threads() if self.work.device.type == "cpu" else self.work.execution.threads
         execution = replace(self.work.execution, executor=wanted, sparse=self._sparse_density(), threads=threads)
         settled = replace(self, work=replace(self.work, execution=execution))
@@ -65,7 +70,7 @@ class LocalTraining:
             return execution, settled.sequential(natural=True)
         if wanted == "threaded":
             return execution, settled.threaded()
-        return execution, settled.graphed() if wanted == "graphed" else settled.stacked()
+        return execution, settled.graphed() if wanted == "graphed" else settled.stacked(net)
 
     def sequential(self, *, natural: bool = False, draws: torch.Generator | None = None) -> SequentialExecutor:
         """One task after the other; `natural`: whole models are handed over in natural order."""
@@ -91,18 +96,16 @@ class LocalTraining:
             )
         return GraphedExecutor(self.work, self.static_workspace, slots=self.work.execution.slots)
 
-    def stacked(self) -> StackedExecutor:
-        """Tasks side by side in the same kernels."""
-        plan = None
-        if self.work.device.type == "cuda" and self.work.single:
-            plan = StackedExecutor.plan_for(self.work, self._model(), self.layout, self.settings.optimizer)
-        if plan is None:
+    def stacked(self, net: Net | None = None) -> StackedExecutor:
+        """Tasks side by side in the same kernels; `net` is the run's, if it is made already."""
+        net = net or self._net()
+        if net is None:
             raise ValueError(
                 "execution.executor is stacked, which needs a CUDA device, Triton, inputs that are one tensor in "
-                "memory, a chain of convolutions, ReLU, 2 x 2 maxima and linear layers in float32, and SGD (plain for "
-                "FIARSE): set execution.executor to graphed or auto."
+                "memory, a net of ordinary layers in float32 (docs/performance.md), and SGD or Adam: set "
+                "execution.executor to graphed or auto."
             )
-        return StackedExecutor(self.work, plan, self.settings.optimizer, most=self.work.execution.slots)
+        return StackedExecutor(self.work, net, keeps=self.settings.optimizer.memory == "kept")
 
     def workspace(self, draws: torch.Generator | None = None) -> Workspace:
         """A workspace for the plain loop; on a CPU dropout draws from `draws`, None: PyTorch's own generator."""
@@ -159,14 +162,20 @@ class LocalTraining:
             prepare=fuse if fused else None,
         )
 
-    def _on_gpu(self) -> Literal["sequential", "graphed", "stacked"]:
-        work, optimizer = self.work, self.settings.optimizer
-        if not work.single:
-            return "sequential"
-        if StackedExecutor.plan_for(work, self._model(), self.layout, optimizer) is not None:
-            return "stacked"
-        possible = self.work.rule.capturable(optimizer) and GraphedExecutor.can_capture(work, self._model())
-        return "graphed" if possible else "sequential"
+    def _on_gpu(self) -> Literal["sequential", "graphed"]:
+        work = self.work
+        possible = work.single and work.rule.capturable(self.settings.optimizer)
+        return "graphed" if possible and GraphedExecutor.can_capture(work, self._model()) else "sequential"
+
+    def _net(self) -> Net | None:
+        """The model as a stack of clients: as a chain, or else folded; None where it is neither."""
+        work, optimizer, most = self.work, self.settings.optimizer, self.work.execution.slots or MOST
+        if not work.single or work.device.type != "cuda":
+            return None
+        chain = StackedNet.of(work, self._model(), self.layout, optimizer, most=most)
+        if chain is not None or self.by_width:
+            return chain
+        return FoldedNet.of(work, self._model(), self.layout, optimizer, most=most)
 
     def _on_cpu(self) -> Literal["sequential", "threaded"]:
         if torch.get_num_threads() == 1:

@@ -63,11 +63,15 @@ class LocalWork:
         `torch.manual_seed` also queues a call, with its stack, for every kind of device not in use: slow, and it
         piles up.
         """
-        seed = derived_seed(self.seed, "local", task.client, task.first_batch)
+        seed = self.draw_seed(task)
         if draws is None and self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
         else:
             (torch.default_generator if draws is None else draws).manual_seed(seed)
+
+    def draw_seed(self, task: ClientTask) -> int:
+        """The seed of what the model draws while it trains on the task."""
+        return derived_seed(self.seed, "local", task.client, task.first_batch)
 
     def levels(self, task: ClientTask) -> list[int]:
         """The level each of the task's mini-batches trains."""

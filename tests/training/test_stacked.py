@@ -22,10 +22,11 @@ from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.vgg11 import VGG11
 from fedgmr.training.execution import TRITON
-from fedgmr.training.optimizers import SGD
+from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.rules import OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
-from fedgmr.training.stacked import net as stacked_net
-from fedgmr.training.stacked.executor import StackedExecutor
+from fedgmr.training.stacked import convolution
+from fedgmr.training.stacked.executor import MOST, StackedExecutor
+from fedgmr.training.stacked.net import StackedNet
 from fedgmr.training.stacked.plan import Conv, StackPlan
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -83,10 +84,15 @@ def objects_of(
 def stacked(run: Assembly) -> StackedExecutor:
     """The run's stacked executor, also on a CPU: the interpreter runs there."""
     training = training_of(run)
-    work, model = training.work, run.task.initial_model(training.work.seed)
-    plan = StackedExecutor.plan_for(work, model, run.server.layout, training.settings.optimizer)
-    assert plan is not None
-    return StackedExecutor(work, plan, training.settings.optimizer, most=training.work.execution.slots)
+    net = net_of(run, training.settings.optimizer)
+    assert net is not None
+    return StackedExecutor(training.work, net, keeps=training.settings.optimizer.memory == "kept")
+
+
+def net_of(run: Assembly, optimizer: Optimizer) -> StackedNet | None:
+    work = training_of(run).work
+    model, most = run.task.initial_model(work.seed), work.execution.slots or MOST
+    return StackedNet.of(work, model, run.server.layout, optimizer, most=most)
 
 
 def trained(run: Assembly, *, stacks: bool) -> list[Update]:
@@ -179,10 +185,8 @@ def test_momentum_has_the_same_bits_however_many_there_are() -> None:
 @RUNS
 def test_thresholds_with_momentum_are_not_stacked() -> None:
     run = objects_of(pictures(), "fiarse", optimizer=HEAVY)
-    training = training_of(run)
-    model, layout = run.task.initial_model(0), run.server.layout
-    assert StackedExecutor.plan_for(training.work, model, layout, training.settings.optimizer) is None
-    assert StackedExecutor.plan_for(training.work, model, layout, SGD()) is not None
+    assert net_of(run, training_of(run).settings.optimizer) is None
+    assert net_of(run, SGD()) is not None
 
 
 @RUNS
@@ -270,7 +274,7 @@ def test_the_same_bits_however_many_there_are() -> None:
 @RUNS
 def test_shares_of_a_weight_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trained(objects_of(pictures()), stacks=True)
-    monkeypatch.setattr(stacked_net, "_LEAST_ROWS", 32)
+    monkeypatch.setattr(convolution, "_LEAST_ROWS", 32)
     executor = stacked(objects_of(pictures()))
     assert max(splits for _, splits in executor.net.shares) > 1
     parts = trained(objects_of(pictures()), stacks=True)
@@ -294,7 +298,7 @@ def test_plans_of_the_papers_nets() -> None:
         assert plan is not None
         assert [layer.pool for layer in plan.layers if isinstance(layer, Conv)] == [bool(pool) for pool in pooled]
         assert all(layer.weight_at % 16 == 0 and layer.bias_at % 16 == 0 for layer in plan.layers)
-        assert torch.equal(plan.order[plan.inverse.long()].long(), torch.arange(layout.size))
+        assert torch.equal(plan.order.order[plan.order.inverse.long()].long(), torch.arange(layout.size))
 
 
 def other_nets() -> dict[str, nn.Module]:

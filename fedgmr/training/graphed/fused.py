@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fedgmr.training.chains import Chain
 from fedgmr.training.execution import TRITON
+from fedgmr.training.tracing import is_relu, module_of, only_user
 
 if TRITON:
     from fedgmr.training.graphed import kernels
@@ -78,13 +79,13 @@ def fuse(model: nn.Module) -> nn.Module:
 
 
 def _fuse(traced: fx.GraphModule, node: fx.Node) -> bool:
-    conv = _module(traced, node)
+    conv = module_of(traced, node)
     if not isinstance(conv, nn.Conv2d) or conv.bias is None or conv.padding_mode != "zeros":
         return False
-    if isinstance(conv.padding, str) or (relu := _only_user(node)) is None or not _is_relu(traced, relu):
+    if isinstance(conv.padding, str) or (relu := only_user(node)) is None or not is_relu(traced, relu):
         return False
-    pool = _only_user(relu)
-    pooled = pool is not None and Chain.halves(_module(traced, pool))
+    pool = only_user(relu)
+    pooled = pool is not None and Chain.halves(module_of(traced, pool))
     last = pool if pooled and pool is not None else relu
     with traced.graph.inserting_before(last):
         weight, bias = (traced.graph.get_attr(f"{node.target}.{name}") for name in ("weight", "bias"))
@@ -94,23 +95,6 @@ def _fuse(traced: fx.GraphModule, node: fx.Node) -> bool:
     for old in dict.fromkeys((last, relu, node)):
         traced.graph.erase_node(old)
     return True
-
-
-def _module(traced: fx.GraphModule, node: fx.Node) -> nn.Module | None:
-    return traced.get_submodule(str(node.target)) if node.op == "call_module" else None
-
-
-def _only_user(node: fx.Node) -> fx.Node | None:
-    users = list(node.users)
-    return users[0] if len(users) == 1 else None
-
-
-def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
-    if node.op == "call_function":
-        return node.target in (torch.relu, functional.relu)
-    if node.op == "call_method":
-        return node.target == "relu"
-    return isinstance(_module(traced, node), nn.ReLU)
 
 
 def _grid(rows: int, channels: int) -> tuple[int, int]:

@@ -10,7 +10,11 @@ MODE says which weights take part in a step: "all" of the sub-model, those that 
 "threshold" (FIARSE; what falls is put by, zero takes its place, and no later step moves it), those whose "level" is
 within the step's limit (FjORD; `select` copies them out before the step: an operand that is masked on its way in every
 product doubled a round's time). Where sub-models are by width (NARROW), a step's channels lie in a range of a client's
-own, and products stop at its ends. Read next: `net.py`.
+own, and products stop at its ends.
+
+Convolutions also do without what stands around them in a chain: without bias or ReLU, with a stride, with gradients
+handed back as they are. Where a layer has few tiles and a long sum, SPLITS programs add up a part of it each, and
+`add_parts` adds those in their order. Read next: `convolution.py`.
 """
 
 import triton
@@ -20,7 +24,7 @@ from fedgmr.training.stacked.table import Column
 
 # Codes of a 2 x 2 maximum: 0..3 for its place, 4 if ReLU made it zero.
 _ZEROED = tl.constexpr(4)
-_MODEL, _LEVELS, _LEVEL, _ORDER, _COUNT, _VALUES, _ABSENT, _, _MEMORY, _KEPT = (
+_MODEL, _LEVELS, _LEVEL, _ORDER, _COUNT, _VALUES, _ABSENT, _, _MEMORY, _KEPT, _ = (
     tl.constexpr(int(column)) for column in Column
 )
 _NOWHERE = tl.constexpr(255)  # the level of what is in no sub-model of the client's
@@ -132,6 +136,16 @@ def _meets(ranges, client, stride, block, SIZE: tl.constexpr, NARROW: tl.constex
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _part(split, count, SPLITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The begin and end of a part of `count` blocks; all of them if there is one part."""
+    if SPLITS == 1:
+        return 0, count
+    else:
+        share = tl.cdiv(count, SPLITS)
+        return split * share, tl.minimum((split + 1) * share, count)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def select(weights, levels, limits, alive, size, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The weights within each client's limit, zero for the others."""
     client = tl.program_id(1).to(tl.int64)
@@ -175,15 +189,17 @@ def conv_forward(  # type: ignore[no-untyped-def]
     out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr, padding: tl.constexpr,
     KERNEL: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
     FLAT: tl.constexpr, EVEN: tl.constexpr, POOL: tl.constexpr, NARROW: tl.constexpr,
-    PRECISION: tl.constexpr,
+    STRIDE: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr, SPLITS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Relu(convolution + bias), and of each 2 x 2 field the maximum with its code if POOL.
 
-    `given` and `wanted` are the ranges of the input and output channels; outside they are zero.
+    `given` and `wanted` are the ranges of the input and output channels; outside they are zero. Of SPLITS parts, which
+    lie one behind the other in `outputs`, the first has the bias.
     """
-    client = tl.program_id(2).to(tl.int64)
+    client = (tl.program_id(2) // SPLITS).to(tl.int64)
+    split = tl.program_id(2) % SPLITS
     inputs += client * input_stride
-    outputs += client * output_stride
+    outputs += tl.program_id(2).to(tl.int64) * output_stride
     weights += client * size
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -208,8 +224,8 @@ def conv_forward(  # type: ignore[no-untyped-def]
             part = start + tl.arange(0, INPUTS)
             tap = part // inputs_count
             channel = part - tap * inputs_count
-            in_y = y[:, None] + (tap // KERNEL)[None, :] - padding
-            in_x = x[:, None] + (tap % KERNEL)[None, :] - padding
+            in_y = y[:, None] * STRIDE + (tap // KERNEL)[None, :] - padding
+            in_x = x[:, None] * STRIDE + (tap % KERNEL)[None, :] - padding
             inside = (
                 real[:, None] & (part < depth)[None, :] & (in_y >= 0) & (in_y < height) & (in_x >= 0) & (in_x < width)
             )
@@ -221,11 +237,12 @@ def conv_forward(  # type: ignore[no-untyped-def]
             sums = tl.dot(value, weight, sums, input_precision=PRECISION)
     else:
         first, blocks = _span(given, client, range_stride, inputs_count, INPUTS, NARROW)
-        for number in range(0, KERNEL * KERNEL * blocks * useful):
+        begin, end = _part(split, KERNEL * KERNEL * blocks * useful, SPLITS)
+        for number in range(begin, end):
             tap = number // blocks
             channel = (first + number - tap * blocks) * INPUTS + tl.arange(0, INPUTS)
-            in_y = y + tap // KERNEL - padding
-            in_x = x + tap % KERNEL - padding
+            in_y = y * STRIDE + tap // KERNEL - padding
+            in_x = x * STRIDE + tap % KERNEL - padding
             seen = real & (in_y >= 0) & (in_y < height) & (in_x >= 0) & (in_x < width)
             at = ((sample * height + in_y) * width + in_x) * inputs_count
             if EVEN:
@@ -238,7 +255,10 @@ def conv_forward(  # type: ignore[no-untyped-def]
             to = weight_at + output[None, :] * depth + tap * inputs_count + channel[:, None]
             weight = tl.load(weights + to, mask=known, other=0.0)
             sums = tl.dot(value, weight, sums, input_precision=PRECISION)
-    bias = tl.load(weights + bias_at + output, mask=there, other=0.0)
+    if BIAS:
+        bias = tl.load(weights + bias_at + output, mask=output < tl.where(split == 0, outputs_count, 0), other=0.0)
+    else:
+        bias = tl.zeros([OUTPUTS], tl.float32)
     if POOL:
         four = tl.reshape(sums, [ROWS // 4, 4, OUTPUTS])
         best, code = tl.max(four, 1, return_indices=True)
@@ -251,16 +271,22 @@ def conv_forward(  # type: ignore[no-untyped-def]
         tl.store(codes + client * output_stride + at, code.to(tl.uint8), mask=inside)
     else:
         at = row[:, None] * outputs_count + output[None, :]
-        tl.store(outputs + at, tl.maximum(sums + bias[None, :], 0.0), mask=real[:, None] & there[None, :])
+        sums += bias[None, :]
+        if RELU:
+            sums = tl.maximum(sums, 0.0)
+        tl.store(outputs + at, sums, mask=real[:, None] & there[None, :])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _hand_back(  # type: ignore[no-untyped-def]
-    sums, inputs, codes, slopes, row, channel, inside, width: tl.constexpr, channels: tl.constexpr, POOLED: tl.constexpr
-):
+    sums, inputs, codes, slopes, row, channel, inside, width: tl.constexpr, channels: tl.constexpr,
+    POOLED: tl.constexpr, RELU: tl.constexpr,
+):  # fmt: skip
     """Write the gradient of a layer's inputs as that of the outputs before the ReLU (and the maximum) before it."""
     at = row[:, None] * channels + channel[None, :]
-    if POOLED:
+    if not RELU:
+        tl.store(slopes + at, sums, mask=inside)
+    elif POOLED:
         code = tl.load(codes + at, mask=inside, other=_ZEROED).to(tl.int32)
         corner = ((row // width) * 4 * width + (row % width) * 2)[:, None] * channels + channel[None, :]
         for place in tl.static_range(4):
@@ -277,28 +303,62 @@ def conv_backward(  # type: ignore[no-untyped-def]
     slope_stride, input_stride, before_stride, rows, height: tl.constexpr, width: tl.constexpr,
     inputs_count: tl.constexpr, out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr,
     padding: tl.constexpr, KERNEL: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
-    EVEN: tl.constexpr, POOLED: tl.constexpr, NARROW: tl.constexpr, PRECISION: tl.constexpr,
+    EVEN: tl.constexpr, POOLED: tl.constexpr, NARROW: tl.constexpr, STRIDE: tl.constexpr, RELU: tl.constexpr,
+    SPLITS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a convolution's inputs, carried back through the previous ReLU and maximum."""
-    client = tl.program_id(2).to(tl.int64)
+    """The gradient of a convolution's inputs, carried back through the previous ReLU and maximum if RELU.
+
+    With a stride the pixels of a program have one place among STRIDE x STRIDE, which the same taps meet, and `rows`
+    counts the pixels of a place, as many as the first place has. SPLITS parts lie one behind the other in `before`.
+    """
+    client = (tl.program_id(2) // SPLITS).to(tl.int64)
+    split = tl.program_id(2) % SPLITS
     slopes += client * slope_stride
     weights += client * size
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
-    x = row % width
-    y = (row // width) % height
-    sample = row // (width * height)
-    real = row < rows
+    if STRIDE == 1:
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        x = row % width
+        y = (row // width) % height
+        sample = row // (width * height)
+        real = row < rows
+        last_x = x + padding  # the output that the first tap meets
+        last_y = y + padding
+        first_tap = 0
+        across = KERNEL
+        taps = KERNEL * KERNEL
+    else:
+        tiles = tl.cdiv(rows, ROWS)
+        place = tl.program_id(0) // tiles
+        pixel = (tl.program_id(0) - place * tiles) * ROWS + tl.arange(0, ROWS)
+        columns = (width + STRIDE - 1) // STRIDE
+        lines = (height + STRIDE - 1) // STRIDE
+        x = (pixel % columns) * STRIDE + place % STRIDE
+        y = ((pixel // columns) % lines) * STRIDE + place // STRIDE
+        sample = pixel // (columns * lines)
+        real = (pixel < rows) & (x < width) & (y < height)
+        row = (sample * height + y) * width + x
+        first_x = (place % STRIDE + padding) % STRIDE
+        first_y = (place // STRIDE + padding) % STRIDE
+        last_x = (x + padding - first_x) // STRIDE
+        last_y = (y + padding - first_y) // STRIDE
+        first_tap = first_y * KERNEL + first_x
+        across = (KERNEL - first_x + STRIDE - 1) // STRIDE
+        taps = across * ((KERNEL - first_y + STRIDE - 1) // STRIDE)
     there = channel < inputs_count
     depth = KERNEL * KERNEL * inputs_count
     sums = tl.zeros([ROWS, INPUTS], tl.float32)
     useful = _meets(given, client, range_stride, tl.program_id(1), INPUTS, NARROW)
     first, blocks = _span(wanted, client, range_stride, outputs_count, OUTPUTS, NARROW)
-    for number in range(0, KERNEL * KERNEL * blocks * useful):
-        tap = number // blocks
-        output = (first + number - tap * blocks) * OUTPUTS + tl.arange(0, OUTPUTS)
-        out_y = y - tap // KERNEL + padding
-        out_x = x - tap % KERNEL + padding
+    begin, end = _part(split, taps * blocks * useful, SPLITS)
+    for number in range(begin, end):
+        turn = number // blocks
+        output = (first + number - turn * blocks) * OUTPUTS + tl.arange(0, OUTPUTS)
+        tap = turn
+        if STRIDE > 1:
+            tap = first_tap + (turn // across * KERNEL + turn % across) * STRIDE
+        out_y = last_y - turn // across
+        out_x = last_x - turn % across
         seen = real & (out_y >= 0) & (out_y < out_height) & (out_x >= 0) & (out_x < out_width)
         at = ((sample * out_height + out_y) * out_width + out_x) * outputs_count
         if EVEN:
@@ -313,8 +373,8 @@ def conv_backward(  # type: ignore[no-untyped-def]
         sums = tl.dot(slope, weight, sums, input_precision=PRECISION)
     inside = real[:, None] & there[None, :]
     _hand_back(
-        sums, inputs + client * input_stride, codes + client * input_stride, before + client * before_stride,
-        row, channel, inside, width, inputs_count, POOLED,
+        sums, inputs + client * input_stride, codes + client * input_stride,
+        before + tl.program_id(2).to(tl.int64) * before_stride, row, channel, inside, width, inputs_count, POOLED, RELU,
     )  # fmt: skip
 
 
@@ -325,9 +385,10 @@ def conv_step(  # type: ignore[no-untyped-def]
     inputs_count: tl.constexpr, out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr,
     padding: tl.constexpr, share, splits, span, KERNEL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
     ROWS: tl.constexpr, FLAT: tl.constexpr, SPLIT: tl.constexpr, MODE: tl.constexpr, DERIVATIVE: tl.constexpr,
-    MOMENTUM: tl.constexpr, DECAY: tl.constexpr, NARROW: tl.constexpr, PRECISION: tl.constexpr,
+    MOMENTUM: tl.constexpr, DECAY: tl.constexpr, NARROW: tl.constexpr, STRIDE: tl.constexpr, BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A convolution's step; if SPLIT, the gradient over `share` rows for `reduce_step`."""
+    """A convolution's step; if SPLIT, the gradient over `share` rows for `reduce_step` or `add_parts`."""
     client = (tl.program_id(2) // splits).to(tl.int64)
     split = tl.program_id(2) % splits
     inputs += client * input_stride
@@ -361,13 +422,13 @@ def conv_step(  # type: ignore[no-untyped-def]
             slopes + row[None, :] * outputs_count + output[:, None], mask=real[None, :] & there[:, None], other=0.0
         )
         if FLAT:
-            in_y = y[:, None] + (taps // KERNEL)[None, :] - padding
-            in_x = x[:, None] + (taps % KERNEL)[None, :] - padding
+            in_y = y[:, None] * STRIDE + (taps // KERNEL)[None, :] - padding
+            in_x = x[:, None] * STRIDE + (taps % KERNEL)[None, :] - padding
             inside = real[:, None] & known[None, :] & (in_y >= 0) & (in_y < height) & (in_x >= 0) & (in_x < width)
             at = ((sample[:, None] * height + in_y) * width + in_x) * inputs_count + channel[None, :]
         else:
-            in_y = y + tap // KERNEL - padding
-            in_x = x + tap % KERNEL - padding
+            in_y = y * STRIDE + tap // KERNEL - padding
+            in_x = x * STRIDE + tap % KERNEL - padding
             seen = real & (in_y >= 0) & (in_y < height) & (in_x >= 0) & (in_x < width)
             inside = seen[:, None] & known[None, :]
             at = (((sample * height + in_y) * width + in_x) * inputs_count)[:, None] + channel[None, :]
@@ -376,17 +437,21 @@ def conv_step(  # type: ignore[no-untyped-def]
     to = output[:, None] * depth + part[None, :]
     inside = there[:, None] & known[None, :]
     bias_sums = tl.zeros([ROWS, OUTPUTS], tl.float32)
-    if tl.program_id(1) == 0:
-        for start in range(split * share, last, ROWS):
-            row = start + tl.arange(0, ROWS)
-            known_slope = (row < last)[:, None] & there[None, :]
-            bias_sums += tl.load(slopes + row[:, None] * outputs_count + output[None, :], mask=known_slope, other=0.0)
+    if BIAS:
+        once = tl.program_id(1) == 0
+        if once:
+            for start in range(split * share, last, ROWS):
+                row = start + tl.arange(0, ROWS)
+                known_slope = (row < last)[:, None] & there[None, :]
+                from_slope = row[:, None] * outputs_count + output[None, :]
+                bias_sums += tl.load(slopes + from_slope, mask=known_slope, other=0.0)
     bias_sum = tl.sum(bias_sums, 0)
     mine = output < tl.where(tl.program_id(1) == 0, outputs_count, 0)
     if SPLIT:
         parts += (client * splits + split) * span
         tl.store(parts + to, sums, mask=inside)
-        tl.store(parts + (bias_at - weight_at) + output, bias_sum, mask=mine)
+        if BIAS:
+            tl.store(parts + (bias_at - weight_at) + output, bias_sum, mask=mine)
     else:
         weights += client * size
         levels += client * size
@@ -433,6 +498,25 @@ def reduce_step(  # type: ignore[no-untyped-def]
         weights, levels, fallen, velocities, to, inside, weight, level, gradient, rate, limit, theta,
         MODE, DERIVATIVE, MOMENTUM, DECAY,
     )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def add_parts(  # type: ignore[no-untyped-def]
+    parts, sums, stride, span, count, bias_from, bias_to, biases, BIAS: tl.constexpr, SPLITS: tl.constexpr,
+    SIZE: tl.constexpr,
+):  # fmt: skip
+    """What was added up in parts of `span` numbers, to `sums`: the first `count`, and if BIAS the `biases` apart."""
+    client = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = at < count
+    to = at
+    if BIAS:
+        inside = inside | ((at >= bias_from) & (at < bias_from + biases))
+        to = tl.where(at < bias_from, at, at - bias_from + bias_to)
+    total = tl.zeros([SIZE], tl.float32)
+    for split in tl.static_range(SPLITS):
+        total += tl.load(parts + (client * SPLITS + split) * span + at, mask=inside, other=0.0)
+    tl.store(sums + client * stride + to, total, mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -1,19 +1,22 @@
-"""The steps of many clients at once: memory for a stack, and which kernel does what.
+"""The steps of many clients of a chain at once: memory for their layers, and which kernel does what.
 
 Everything a step reads and writes stays where it is, so that the steps can be captured as one CUDA graph. Read next:
-`executor.py`; `kernels.py`.
+`executor.py`; `convolution.py`, `kernels.py`.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
+from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.training.execution import TRITON
-from fedgmr.training.optimizers import SGD
+from fedgmr.training.optimizers import SGD, Optimizer
+from fedgmr.training.stacked.convolution import Convolution, Descent, Ranges, Tiles, cdiv, power
 from fedgmr.training.stacked.plan import Conv, Linear, StackPlan
+from fedgmr.training.stacked.rows import Rows
 from fedgmr.training.stacked.table import Column
 from fedgmr.training.work import LocalWork
 
@@ -21,50 +24,28 @@ if TRITON:
     from fedgmr.training.stacked import kernels
 
 _SIZE = 1024
-_ENOUGH = 64  # programs a client should keep busy in a weight gradient
-_LEAST_ROWS = 512  # of a weight gradient's share
+_LOSSES = (one_hot_bce, functional.cross_entropy)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Tiles:
-    """The block sizes of a layer's matrix products, which only change the speed."""
-
-    rows: int
-    columns: int
-    depth: int
-    warps: int = 4
-    stages: int = 3
-
-
-class StackedNet:
-    """Up to `most` clients side by side."""
+class StackedNet(Rows):
+    """Up to `most` clients of a chain side by side."""
 
     def __init__(self, plan: StackPlan, work: LocalWork, sgd: SGD, *, most: int) -> None:
         """Take memory for tasks of `work` with the model of `plan`."""
-        device, stacking = work.device, work.rule.stacking
-        assert stacking is not None
-        self.plan, self.device, self.most, self.stacking, self.sgd = plan, device, most, stacking, sgd
-        self.batch, self.steps = work.order.batch_size, work.steps
+        assert work.rule.stacking is not None
+        super().__init__(plan.order, work, work.rule.stacking, sgd, most=most)
+        self.plan, self.classes, device = plan, plan.layers[-1].outputs, self.device
         self.binary = work.task.loss is one_hot_bce
         self.absent = work.rule.masked_loss  # clients lack classes, named in the table
-        self.precision = "tf32" if work.execution.tf32 else "ieee"
-        self.order, self.inverse = plan.order.to(device), plan.inverse.to(device)
-        self.row = len(plan.order)
-        self.ranked = (plan.prunable | ~torch.tensor(stacking.prunable)).to(device, torch.uint8)  # have a threshold
-        self.weights = torch.zeros((most, self.row), device=device)
-        self.levels = torch.zeros((most, self.row), dtype=torch.uint8, device=device)
-        self.alive = torch.zeros_like(self.weights) if stacking.mode == "level" else self.weights  # what products read
-        self.fallen = torch.zeros_like(self.weights) if stacking.mode == "threshold" else self.weights[:0]
-        self.velocities = torch.zeros_like(self.weights) if sgd.momentum else self.weights[:0]
-        self.table = torch.zeros((most, len(Column)), dtype=torch.int64, device=device)
-        # Each step's begin at a multiple of 128 bytes, so that one compiled kernel does for all steps.
-        self.limits = torch.zeros((self.steps, 32 * _cdiv(most, 32)), dtype=torch.int32, device=device)
-        self.rates, self.thetas, self.losses = (torch.zeros(most, device=device) for _ in range(3))
-        self.damaged = torch.zeros(most, dtype=torch.int32, device=device)
+        by_level = self.stacking.mode == "level"
+        self.alive = torch.zeros_like(self.weights) if by_level else self.weights  # what products read
         # By convolution and one further: the first of a client's channels before it, and behind the last.
-        self.convs = [layer for layer in plan.layers if isinstance(layer, Conv)]
-        counts = [layer.inputs for layer in self.convs[:1]] + [layer.outputs for layer in self.convs]
-        self.ranges = torch.zeros((len(counts), 2, 32 * _cdiv(most, 32)), dtype=torch.int32, device=device)
+        self.convs = [
+            Convolution.of_chain(layer, self.batch, self.precision) for layer in plan.layers if isinstance(layer, Conv)
+        ]
+        layers = [conv.layer for conv in self.convs]  # of a chain the first
+        counts = [layer.inputs for layer in layers[:1]] + [layer.outputs for layer in layers]
+        self.ranges = torch.zeros((len(counts), 2, 32 * cdiv(most, 32)), dtype=torch.int32, device=device)
         for count, row in zip(counts, self.ranges, strict=True):
             row[1] = count
         self.outputs = [self._room(layer.numbers) for layer in plan.layers]
@@ -77,35 +58,39 @@ class StackedNet:
         self.slopes = [
             self._room(layer.numbers * (4 if pool else 1)) for layer, pool in zip(plan.layers, pooled, strict=True)
         ]
-        self.shares = [self._share(layer) for layer in plan.layers]
+        self.shares = [conv.share for conv in self.convs]
         lengths = [
-            splits * _span(layer)
-            for layer, (_, splits) in zip(plan.layers, self.shares, strict=True)
-            if isinstance(layer, Conv) and self._apart(splits)
+            splits * _span(layer) for layer, (_, splits) in zip(layers, self.shares, strict=True) if self._apart(splits)
         ]
         self.parts = torch.zeros(most * max(lengths, default=0), device=device)
 
-    def lay_out(self, count: int) -> None:
-        """Every client's sub-model, from where the table says."""
-        grid = (_cdiv(self.row, _SIZE), count)
-        if self.stacking.mode == "threshold":
-            self.thetas[:count].fill_(torch.inf)
-            self.fallen[:count].zero_()
-        kernels.lay_out[grid](
-            self.table, self.order, self.ranked, self.weights, self.levels, self.velocities,
-            self.thetas.view(torch.int32), self.row, len(Column), _SIZE, self.stacking.mode, self.sgd.momentum,
-        )  # fmt: skip
-        self.losses[:count].zero_()
-        self.damaged[:count].zero_()
+    @classmethod
+    def of(
+        cls, work: LocalWork, model: nn.Module, layout: Layout, optimizer: Optimizer, *, most: int
+    ) -> "StackedNet | None":
+        """Stack a chain; None where model, loss, rule, optimiser or number format do not allow it."""
+        targets = work.task.train.targets
+        stacking, exact = work.rule.stacking, work.execution.autocast == "none" and work.held_out is None
+        if not TRITON or not exact or stacking is None or work.task.loss not in _LOSSES:
+            return None
+        # What has fallen below a threshold stays where it is in a stack, and would have to go on with its velocity.
+        if not optimizer.plain and not (isinstance(optimizer, SGD) and stacking.mode != "threshold"):
+            return None
+        if targets.dim() != 1 or targets.dtype != torch.int64:
+            return None
+        sample = work.task.example(1)
+        if not isinstance(sample, Tensor) or sample.dtype != torch.float32:
+            return None
+        plan = StackPlan.of(model, layout, sample.shape[1:], work.order.batch_size)
+        if plan is None:
+            return None
+        return cls(plan, work, optimizer if isinstance(optimizer, SGD) else SGD(), most=most)
 
-    def take_out(self, count: int) -> None:
-        """Every client's values, to where the table says; the loss of a client whose values are damaged is NaN."""
-        grid = (_cdiv(self.plan.size, _SIZE), count)
-        kernels.take_out[grid](
-            self.table, self.inverse, self.weights, self.fallen, self.velocities, self.damaged, self.row,
-            len(Column), _SIZE, self.stacking.mode, self.sgd.momentum,
-        )  # fmt: skip
-        self.losses[:count].masked_fill_(self.damaged[:count] > 0, torch.nan)
+    def arranged(self, inputs: Tensor) -> Tensor:
+        """The numbers of each step's inputs, images channels last."""
+        if inputs.dim() == 5:
+            inputs = inputs.permute(0, 1, 3, 4, 2)
+        return inputs.reshape(len(inputs), -1)
 
     def step(self, number: int, inputs: Tensor, targets: Tensor, count: int) -> None:
         """Step `number` of `count` clients; inputs [client, sample · pixel · channel], targets [client, sample]."""
@@ -114,20 +99,20 @@ class StackedNet:
         if self.stacking.narrow and (number == 0 or self.stacking.mode == "level"):
             self._find_ranges(limits, count)
         if self.stacking.mode == "level":
-            grid = (_cdiv(self.row, _SIZE), count)
+            grid = (cdiv(self.row, _SIZE), count)
             kernels.select[grid](self.weights, self.levels, limits, self.alive, self.row, _SIZE)
         values = [inputs, *self.outputs]
         for i, layer in enumerate(layers):
             if isinstance(layer, Conv):
-                self._conv_forward(i, layer, values[i], count)
+                self._conv_forward(i, values[i], count)
             else:
                 self._linear_forward(i, layer, values[i], count)
         self._loss(targets, count)
         for i, layer in reversed(list(enumerate(layers))):
             if isinstance(layer, Conv):
                 if i > 0:
-                    self._conv_backward(i, layer, values[i], count)
-                self._conv_step(i, layer, values[i], limits, count)
+                    self._conv_backward(i, values[i], count)
+                self._conv_step(i, values[i], limits, count)
             else:
                 self._linear_step(i, layer, values[i], limits, count)
 
@@ -135,65 +120,39 @@ class StackedNet:
         """The channels of a step; ranges of the input itself stay."""
         self.ranges[1:, 0].fill_(torch.iinfo(torch.int32).max)
         self.ranges[1:, 1].zero_()
-        for layer, (first, last) in zip(self.convs, self.ranges[1:], strict=True):
+        for conv, (first, last) in zip(self.convs, self.ranges[1:], strict=True):
+            layer = conv.layer
             kernels.find_range[(layer.outputs, count)](
                 self.levels, limits, first, last, self.row, layer.weight_at, layer.bias_at, layer.depth, _SIZE
             )
 
-    def _conv_forward(self, i: int, layer: Conv, inputs: Tensor, count: int) -> None:
-        rows = self.batch * layer.out_height * layer.out_width
-        tiles = self.tiles("forward", layer)
-        grid = (_cdiv(rows, tiles.rows), _cdiv(layer.outputs, tiles.columns), count)
-        kernels.conv_forward[grid](
-            inputs, self.alive, *self._ranges(i), self.outputs[i], self.codes[i],
-            self.row, layer.weight_at, layer.bias_at, inputs.stride(0), self.outputs[i].stride(0),
-            rows, layer.height, layer.width, layer.inputs, layer.out_height, layer.out_width, layer.outputs,
-            layer.padding, layer.kernel, tiles.rows, tiles.columns, tiles.depth, _flat(layer),
-            layer.inputs % tiles.depth == 0, layer.pool, self.stacking.narrow, self.precision, **_launch(tiles),
+    def _conv_forward(self, i: int, inputs: Tensor, count: int) -> None:
+        self.convs[i].forward(inputs, self.alive, self._ranges(i), self.outputs[i], self.codes[i], count)
+
+    def _conv_backward(self, i: int, inputs: Tensor, count: int) -> None:
+        self.convs[i].backward(
+            self.slopes[i], self.alive, self._ranges(i), inputs, self.codes[i - 1], self.slopes[i - 1], count,
+            pooled=self.convs[i - 1].layer.pool,
         )  # fmt: skip
 
-    def _conv_backward(self, i: int, layer: Conv, inputs: Tensor, count: int) -> None:
-        rows = self.batch * layer.height * layer.width
-        tiles = self.tiles("backward", layer)
-        grid = (_cdiv(rows, tiles.rows), _cdiv(layer.inputs, tiles.columns), count)
-        before = self.plan.layers[i - 1]
-        kernels.conv_backward[grid](
-            self.slopes[i], self.alive, *self._ranges(i), inputs,
-            self.codes[i - 1], self.slopes[i - 1], self.row, layer.weight_at, self.slopes[i].stride(0),
-            inputs.stride(0), self.slopes[i - 1].stride(0), rows, layer.height, layer.width, layer.inputs,
-            layer.out_height, layer.out_width, layer.outputs, layer.padding, layer.kernel, tiles.rows, tiles.columns,
-            tiles.depth, layer.outputs % tiles.depth == 0, isinstance(before, Conv) and before.pool,
-            self.stacking.narrow, self.precision, **_launch(tiles),
-        )  # fmt: skip
-
-    def _conv_step(self, i: int, layer: Conv, inputs: Tensor, limits: Tensor, count: int) -> None:
-        rows = self.batch * layer.out_height * layer.out_width
-        tiles = self.tiles("step", layer)
-        share, splits = self.shares[i]
-        span = _span(layer)
-        grid = (_cdiv(layer.outputs, tiles.rows), _columns(layer, tiles), count * splits)
-        stacking = self.stacking
-        kernels.conv_step[grid](
-            inputs, self.slopes[i], self.weights, self.levels, self.fallen, self.velocities, limits, self.thetas,
-            *self._ranges(i), self.rates, self.parts, self.row, layer.weight_at, layer.bias_at, inputs.stride(0),
-            self.slopes[i].stride(0), rows, layer.height, layer.width, layer.inputs, layer.out_height,
-            layer.out_width, layer.outputs, layer.padding, share, splits, span, layer.kernel, tiles.rows,
-            tiles.columns, tiles.depth, _flat(layer), self._apart(splits), stacking.mode, stacking.derivative,
-            self.sgd.momentum, self.sgd.weight_decay, stacking.narrow, self.precision, **_launch(tiles),
-        )  # fmt: skip
-        if self._apart(splits):
-            kernels.reduce_step[(_cdiv(span, 256), count)](
+    def _conv_step(self, i: int, inputs: Tensor, limits: Tensor, count: int) -> None:
+        conv, descent, splits = self.convs[i], self._descent(limits), self.shares[i][1]
+        span, apart = _span(conv.layer), self._apart(splits)
+        conv.step(
+            inputs, self.slopes[i], descent, self._ranges(i), self.parts, span, count, self.shares[i], apart=apart
+        )
+        if apart:
+            kernels.reduce_step[(cdiv(span, 256), count)](
                 self.parts, self.weights, self.levels, self.fallen, self.velocities, limits, self.thetas, self.rates,
-                self.row, layer.weight_at, splits, span, stacking.mode, stacking.derivative, self.sgd.momentum,
-                self.sgd.weight_decay, 256,
+                self.row, conv.layer.weight_at, splits, span, *descent.rules, 256,
             )  # fmt: skip
 
     def _linear_forward(self, i: int, layer: Linear, inputs: Tensor, count: int) -> None:
         tiles = self.tiles("forward", layer)
-        kernels.linear_forward[(_cdiv(layer.outputs, tiles.columns), 1, count)](
+        kernels.linear_forward[(cdiv(layer.outputs, tiles.columns), 1, count)](
             inputs, self.alive, self.outputs[i], self.row, layer.weight_at,
             layer.bias_at, inputs.stride(0), self.outputs[i].stride(0), self.batch, layer.inputs, layer.outputs,
-            tiles.rows, tiles.columns, tiles.depth, layer.relu, self.precision, **_launch(tiles),
+            tiles.rows, tiles.columns, tiles.depth, layer.relu, self.precision, **tiles.launch,
         )  # fmt: skip
 
     def _linear_step(self, i: int, layer: Linear, inputs: Tensor, limits: Tensor, count: int) -> None:
@@ -202,57 +161,44 @@ class StackedNet:
         pooled = not first and isinstance(before, Conv) and before.pool
         behind = self.slopes[i] if first else self.slopes[i - 1]
         width = before.out_width // 2 if isinstance(before, Conv) else 1
-        kernels.linear_step[(_cdiv(layer.inputs, tiles.columns), 1, count)](
+        kernels.linear_step[(cdiv(layer.inputs, tiles.columns), 1, count)](
             self.slopes[i], inputs, self.codes[i - 1], behind, self.weights, self.alive, self.levels, self.fallen,
             self.velocities, limits, self.thetas, self.rates, self.row, layer.weight_at, layer.bias_at,
             self.slopes[i].stride(0), inputs.stride(0), behind.stride(0), self.batch, layer.inputs, layer.outputs,
             width, before.outputs, tiles.rows, tiles.depth, tiles.columns, first, pooled, self.stacking.mode,
-            self.stacking.derivative, self.sgd.momentum, self.sgd.weight_decay, self.precision, **_launch(tiles),
+            self.stacking.derivative, self.sgd.momentum, self.sgd.weight_decay, self.precision, **tiles.launch,
         )  # fmt: skip
 
     def _loss(self, targets: Tensor, count: int) -> None:
-        outputs, slopes, classes = self.outputs[-1], self.slopes[-1], self.plan.classes
+        outputs, slopes, classes = self.outputs[-1], self.slopes[-1], self.classes
         kernels.loss_slopes[(count,)](
             outputs, targets, self.table, slopes, self.losses, outputs.stride(0), targets.stride(0), self.batch,
-            classes, 1 / self.steps, len(Column), _power(self.batch), _power(classes), self.binary, self.absent,
+            classes, 1 / self.steps, len(Column), power(self.batch), power(classes), self.binary, self.absent,
         )  # fmt: skip
 
-    def tiles(self, what: Literal["forward", "backward", "step"], layer: Conv | Linear) -> _Tiles:
-        """The block sizes of a layer's products: the fastest on an H200 for layers of this size.
-
-        Two warps keep a product on the older tensor instructions, which take TF32 operands that lie crosswise; in
-        forward products they lie as the newer ones want them.
-        """
+    def tiles(self, what: Literal["forward", "step"], layer: Linear) -> Tiles:
+        """The block sizes of a linear layer's products: the fastest on an H200 for layers of this size."""
         if self.precision == "ieee":  # without tensor cores; large tiles take long to compile
-            rows = _power(self.batch) if isinstance(layer, Linear) else 32
-            return _Tiles(rows=rows, columns=32, depth=16, stages=2)
-        if isinstance(layer, Linear) and what == "step" and self._crowded:
+            return Tiles(rows=power(self.batch), columns=32, depth=16, stages=2)
+        if what == "step" and self._crowded:
             # With larger tiles registers do not suffice.
-            return _Tiles(rows=_power(self.batch), columns=32, depth=32)
-        if isinstance(layer, Linear):
-            return _linear_tiles(what, layer, _power(self.batch))
-        if what == "step":
-            return _step_tiles(layer, self.batch)
-        if what == "backward":
-            if self.batch * layer.height * layer.width <= 128:
-                return _Tiles(rows=32, columns=min(64, _power(layer.inputs)), depth=64, warps=4, stages=4)
-            return _Tiles(rows=64, columns=min(64, _power(layer.inputs)), depth=32, warps=2, stages=3)
-        if _flat(layer):
-            return _Tiles(rows=128, columns=min(64, _power(layer.outputs)), depth=32)
-        if self.batch * layer.out_height * layer.out_width <= 128:
-            return _Tiles(rows=64, columns=min(64, _power(layer.outputs)), depth=64)
-        return _Tiles(rows=64, columns=min(128, _power(layer.outputs)), depth=32)
+            return Tiles(rows=power(self.batch), columns=32, depth=32)
+        return _linear_tiles(what, layer, power(self.batch))
 
-    def _share(self, layer: Conv | Linear) -> tuple[int, int]:
-        """Rows per part of a weight gradient, and the number of parts."""
-        if isinstance(layer, Linear):
-            return 0, 1
-        tiles = self.tiles("step", layer)
-        rows = self.batch * layer.out_height * layer.out_width
-        programs = _cdiv(layer.outputs, tiles.rows) * _columns(layer, tiles)
-        splits = max(1, min(_cdiv(_ENOUGH, programs), rows // _LEAST_ROWS))
-        share = _cdiv(_cdiv(rows, splits), tiles.depth) * tiles.depth
-        return share, _cdiv(rows, share)
+    def _descent(self, limits: Tensor) -> Descent:
+        return Descent(
+            weights=self.weights,
+            levels=self.levels,
+            fallen=self.fallen,
+            velocities=self.velocities,
+            limits=limits,
+            thetas=self.thetas,
+            rates=self.rates,
+            mode=self.stacking.mode,
+            derivative=self.stacking.derivative,
+            momentum=self.sgd.momentum,
+            decay=self.sgd.weight_decay,
+        )
 
     @property
     def _crowded(self) -> bool:
@@ -263,61 +209,24 @@ class StackedNet:
         """Whether a convolution's gradient and its step are two kernels: registers do not suffice for both."""
         return splits > 1 or self._crowded
 
-    def _ranges(self, i: int) -> tuple[Tensor, Tensor, int]:
-        """Of the channels before and behind convolution `i`, and how far first and last lie apart."""
-        return self.ranges[i], self.ranges[i + 1], self.ranges.stride(1)
+    def _ranges(self, i: int) -> Ranges:
+        """Of the channels before and behind convolution `i`."""
+        return Ranges(given=self.ranges[i], wanted=self.ranges[i + 1], narrow=self.stacking.narrow)
 
     def _room(self, numbers: int) -> Tensor:
         return torch.zeros((self.most, self.batch * numbers), device=self.device)
 
 
-def _linear_tiles(what: str, layer: Linear, samples: int) -> _Tiles:
+def _linear_tiles(what: str, layer: Linear, samples: int) -> Tiles:
     if what == "forward" and layer.inputs * layer.outputs >= 1 << 20:
-        return _Tiles(rows=samples, columns=32, depth=128, warps=2)
+        return Tiles(rows=samples, columns=32, depth=128, warps=2)
     if what == "forward":
-        return _Tiles(rows=samples, columns=16, depth=128)
+        return Tiles(rows=samples, columns=16, depth=128)
     if layer.outputs <= 64:
-        return _Tiles(rows=samples, columns=64, depth=32)
-    return _Tiles(rows=samples, columns=32, depth=64, warps=2)
+        return Tiles(rows=samples, columns=64, depth=32)
+    return Tiles(rows=samples, columns=32, depth=64, warps=2)
 
 
-def _step_tiles(layer: Conv, batch: int) -> _Tiles:
-    """Rows are outputs, columns are inputs, and the depth is samples' pixels."""
-    if _flat(layer):
-        return _Tiles(rows=32, columns=32, depth=32)
-    if layer.inputs <= 32:
-        return _Tiles(rows=64, columns=32, depth=128, warps=2)
-    if layer.inputs <= 64:
-        return _Tiles(rows=128, columns=64, depth=32, warps=2)
-    if batch * layer.out_height * layer.out_width <= 128:
-        return _Tiles(rows=64, columns=64, depth=16, warps=2, stages=4)
-    return _Tiles(rows=64, columns=128, depth=32, warps=2)
-
-
-def _span(layer: Conv | Linear) -> int:
+def _span(layer: Conv) -> int:
     """From the first weight of a layer to behind its last bias."""
     return layer.bias_at + layer.outputs - layer.weight_at
-
-
-def _flat(layer: Conv) -> bool:
-    """Whether there are too few input channels to fill a tile: then taps and channels are one dimension."""
-    return layer.inputs < 16
-
-
-def _columns(layer: Conv, tiles: _Tiles) -> int:
-    if _flat(layer):
-        return _cdiv(layer.depth, tiles.columns)
-    return layer.kernel * layer.kernel * _cdiv(layer.inputs, tiles.columns)
-
-
-def _launch(tiles: _Tiles) -> dict[str, Any]:
-    return {"num_warps": tiles.warps, "num_stages": tiles.stages}
-
-
-def _cdiv(whole: int, part: int) -> int:
-    return -(-whole // part)
-
-
-def _power(number: int) -> int:
-    """The next power of two, at least 16."""
-    return max(16, 1 << (number - 1).bit_length())

@@ -7,21 +7,20 @@ and so do the columns of the linear layer behind it: activations keep one order 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedgmr.submodels.layout import Layout
 from fedgmr.training.chains import Chain
+from fedgmr.training.stacked.rows import RowOrder, RowWriter
 
-_ALIGNED = 16
 _MOST_SAMPLES = 64  # of a mini-batch: linear layers hold all of them at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conv:
-    """A convolution with stride 1 and zeros around, ReLU, and the 2 x 2 maximum if `pool`."""
+    """A convolution with zeros around, in a chain with ReLU, and the 2 x 2 maximum if `pool`."""
 
     weight_at: int
     bias_at: int
@@ -32,16 +31,17 @@ class Conv:
     height: int  # of the inputs
     width: int
     pool: bool
+    stride: int = 1
 
     @property
     def out_height(self) -> int:
         """Before the maximum."""
-        return self.height + 2 * self.padding - self.kernel + 1
+        return (self.height + 2 * self.padding - self.kernel) // self.stride + 1
 
     @property
     def out_width(self) -> int:
         """Before the maximum."""
-        return self.width + 2 * self.padding - self.kernel + 1
+        return (self.width + 2 * self.padding - self.kernel) // self.stride + 1
 
     @property
     def depth(self) -> int:
@@ -75,9 +75,7 @@ class StackPlan:
     """The layers of a chain, and where each number of a stack's row lies in the model's vector."""
 
     layers: tuple[Conv | Linear, ...]
-    order: Tensor  # int32 [row]: coordinates, -1 between tensors
-    size: int  # of the model's vector
-    prunable: Tensor  # bool [row]
+    order: RowOrder
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, shape: torch.Size, batch: int) -> "StackPlan | None":
@@ -89,32 +87,10 @@ class StackPlan:
             return None
         return _Planner(layout).plan(chain.layers, shape)
 
-    @cached_property
-    def inverse(self) -> Tensor:
-        """Int32 [size]: where each coordinate lies in a row."""
-        inverse = torch.empty(self.size, dtype=torch.int32)
-        places = torch.arange(len(self.order), dtype=torch.int32)
-        inverse[self.order[self.order >= 0].long()] = places[self.order >= 0]
-        return inverse
-
-    @property
-    def classes(self) -> int:
-        """Outputs of the last layer."""
-        return self.layers[-1].outputs
-
 
 class _Planner:
     def __init__(self, layout: Layout) -> None:
-        self.coordinates = {
-            place.name: torch.arange(place.start, place.stop).view(place.shape) for place in layout.parameters
-        }
-        self.size = layout.size
-        self.prunable = torch.zeros(layout.size + 1, dtype=torch.bool)  # the last: between tensors
-        for place in layout.prunable:
-            self.prunable[place.start : place.stop] = True
-        self.layers: list[Conv | Linear] = []
-        self.parts: list[Tensor] = []
-        self.length = 0
+        self.row, self.layers = RowWriter(layout), list[Conv | Linear]()
 
     def plan(self, steps: Sequence[tuple[str, nn.Module]], shape: torch.Size) -> StackPlan | None:
         kinds = [type(layer) for _, layer in steps]
@@ -144,15 +120,11 @@ class _Planner:
             else:
                 return None
         done = bool(self.layers) and isinstance(self.layers[-1], Linear) and not self.layers[-1].relu
-        if not done or sum(int((part >= 0).sum()) for part in self.parts) != self.size:
-            return None
-        order = torch.cat(self.parts)
-        return StackPlan(
-            layers=tuple(self.layers), order=order.to(torch.int32), size=self.size, prunable=self.prunable[order]
-        )
+        order = self.row.finish() if done else None
+        return None if order is None else StackPlan(layers=tuple(self.layers), order=order)
 
     def _conv(self, name: str, layer: nn.Conv2d, pixels: tuple[int, ...], *, pool: bool) -> tuple[int, ...] | None:
-        weight, bias = (self.coordinates.get(f"{name}.{part}") for part in ("weight", "bias"))
+        weight, bias = (self.row.coordinates.get(f"{name}.{part}") for part in ("weight", "bias"))
         (channels, height, width), padding = pixels, layer.padding
         plain = (layer.stride, layer.dilation, layer.groups, layer.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
         square = layer.kernel_size[0] == layer.kernel_size[1] and isinstance(padding, tuple) and len(set(padding)) == 1
@@ -160,8 +132,8 @@ class _Planner:
             return None
         assert isinstance(padding, tuple)
         found = Conv(
-            weight_at=self._put(weight.permute(0, 2, 3, 1)),
-            bias_at=self._put(bias),
+            weight_at=self.row.put(weight.permute(0, 2, 3, 1)),
+            bias_at=self.row.put(bias),
             kernel=layer.kernel_size[0],
             padding=padding[0],
             inputs=channels,
@@ -178,21 +150,12 @@ class _Planner:
         return layer.out_channels, out_height // half, out_width // half
 
     def _linear(self, name: str, layer: nn.Linear, shape: torch.Size, *, relu: bool) -> bool:
-        weight, bias = (self.coordinates.get(f"{name}.{part}") for part in ("weight", "bias"))
+        weight, bias = (self.row.coordinates.get(f"{name}.{part}") for part in ("weight", "bias"))
         if weight is None or bias is None or shape.numel() != layer.in_features:
             return False
         outputs, inputs = weight.shape
         if len(shape) == 3:
             weight = weight.view(-1, *shape).permute(0, 2, 3, 1)
-        at = {"weight_at": self._put(weight), "bias_at": self._put(bias)}
+        at = {"weight_at": self.row.put(weight), "bias_at": self.row.put(bias)}
         self.layers.append(Linear(**at, inputs=inputs, outputs=outputs, relu=relu))
         return True
-
-    def _put(self, coordinates: Tensor) -> int:
-        """Append a tensor's coordinates; where it begins in a row."""
-        start = self.length
-        flat = coordinates.reshape(-1)
-        gap = -len(flat) % _ALIGNED
-        self.parts += [flat, torch.full((gap,), -1)]
-        self.length += len(flat) + gap
-        return start

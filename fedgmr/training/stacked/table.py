@@ -30,6 +30,7 @@ class Column(IntEnum):
     RATE = 7  # learning rate, as a 64-bit float
     MEMORY = 8  # address of the velocity that the client brings along; 0 where it has none
     KEPT = 9  # address of the place for the one that it takes along; 0 where it keeps none
+    SEED = 10  # of what the model draws while it trains
 
 
 class TaskTable:
@@ -49,6 +50,7 @@ class TaskTable:
         values: Tensor,
         kept: Tensor | None,
         absent: Tensor | None,
+        seed: int,
         levels: Sequence[int],
         batches: NDArray[np.int64],
     ) -> NDArray[np.int64]:
@@ -65,6 +67,7 @@ class TaskTable:
         row.view(np.float64)[Column.RATE] = task.learning_rate
         row[Column.MEMORY] = 0 if task.memory is None else task.memory.data_ptr()
         row[Column.KEPT] = 0 if kept is None else kept.data_ptr()
+        row[Column.SEED] = seed
         row[len(Column) : len(Column) + self.steps] = levels
         row[len(Column) + self.steps :] = batches.reshape(-1)
         return row

@@ -1,0 +1,1 @@
+"""Clients folded into the batch: all tasks in the same kernels, for nets of ordinary layers."""

@@ -1,0 +1,186 @@
+"""Embeddings of many clients at once: rows of each client's table by number, and the sums that are their gradient.
+
+Rows of the gradient's table are added up without atomic operations, so that their bits do not depend on chance. Every
+position counts how many others come before it when positions are ordered by number, equal ones as they stand: that is
+its place, and positions with the same number lie side by side. The first of each 64 of such a group adds these up in
+float32, the first of all adds up the sums if there are several; the rows of numbers that do not occur are zero.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_SIZE = 1024
+_POSITIONS, _OTHERS = 32, 128  # of a block of comparisons
+_AT_ONCE = 16  # rows that are added at a time
+_CHUNK = 64  # rows that one program adds
+
+
+def forward(ids: Tensor, table: Tensor) -> Tensor:
+    """The rows of each client's table.
+
+    Args:
+        ids: [clients, positions], int64.
+        table: [clients, numbers, width], its first stride free.
+
+    Returns:
+        [clients, positions, width].
+    """
+    clients, positions = ids.shape
+    numbers, width = table.shape[1:]
+    y = table.new_empty((clients, positions, width))
+    wide, high = _block(width)
+    _look_up[(triton.cdiv(positions, high), triton.cdiv(width, wide), clients)](
+        ids, table, y, ids.stride(0), table.stride(0), positions, numbers, width, ROWS=high, WIDTH=wide
+    )
+    return y
+
+
+def backward(ids: Tensor, dy: Tensor, dtable: Tensor, padding: int | None = None) -> None:
+    """Write the gradient of each client's table.
+
+    Args:
+        ids: [clients, positions], int64; the first stride may be 0, if all clients have the same.
+        dy: the gradient of the rows that were looked up, [clients, positions, width].
+        dtable: where it is written, [clients, numbers, width].
+        padding: the number whose row gets no gradient.
+    """
+    clients, positions, width = dy.shape
+    numbers = dtable.shape[1]
+    _clear[(triton.cdiv(numbers * width, _SIZE), clients)](dtable, dtable.stride(0), numbers * width, SIZE=_SIZE)
+    places, ranks, sizes, order = (ids.new_empty((clients, positions), dtype=torch.int32) for _ in range(4))
+    _order[(triton.cdiv(positions, _POSITIONS), clients)](
+        ids, places, ranks, sizes, order, ids.stride(0), positions, -1 if padding is None else padding,
+        POSITIONS=_POSITIONS, OTHERS=_OTHERS,
+    )  # fmt: skip
+    wide = min(128, int(triton.next_power_of_2(width)))
+    parts = torch.empty_like(dy) if positions > _CHUNK else dy
+    for first in (True, False) if positions > _CHUNK else (True,):
+        _add_groups[(positions, triton.cdiv(width, wide), clients)](
+            ids, places, ranks, sizes, order, dy, parts, dtable, ids.stride(0), dtable.stride(0), positions, numbers,
+            width, FIRST=first, CHUNK=_CHUNK, ROWS=_AT_ONCE, WIDTH=wide, num_warps=1,
+        )  # fmt: skip
+
+
+def shared_backward(ids: Tensor, dy: Tensor, dtable: Tensor, padding: int | None = None) -> None:
+    """The same for numbers that all samples of all clients share, such as those of positions.
+
+    Args:
+        ids: [positions], int64.
+        dy: [clients, samples, positions, width].
+        dtable: where the gradient is written, [clients, numbers, width].
+        padding: the number whose row gets no gradient.
+    """
+    clients, samples, positions, width = dy.shape
+    count = positions * width
+    sums = dy.new_empty((clients, positions, width))
+    _add_samples[(triton.cdiv(count, 256), clients)](dy, sums, samples, count, SIZE=256)
+    backward(ids.expand(clients, positions), sums, dtable, padding)
+
+
+def _block(width: int) -> tuple[int, int]:
+    wide = min(128, int(triton.next_power_of_2(width)))
+    return wide, max(1, min(64, 2048 // wide))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _look_up(  # type: ignore[no-untyped-def]
+    ids, table, y, ids_row, table_row, positions, numbers, width, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):
+    """A block of positions; numbers that the table does not have give zeros."""
+    client = tl.program_id(2).to(tl.int64)
+    position = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = (position < positions)[:, None] & (column < width)[None, :]
+    number = tl.load(ids + client * ids_row + position, mask=position < positions, other=-1)
+    known = inside & ((number >= 0) & (number < numbers))[:, None]
+    value = tl.load(table + client * table_row + number[:, None] * width + column[None, :], mask=known, other=0.0)
+    tl.store(y + (client * positions + position)[:, None] * width + column[None, :], value, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _clear(dtable, row, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Zeros for a block of a client's table."""
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(dtable + tl.program_id(1).to(tl.int64) * row + at, tl.zeros([SIZE], tl.float32), mask=at < count)
+
+
+@triton.jit(do_not_specialize=["padding"])  # type: ignore[untyped-decorator]
+def _order(  # type: ignore[no-untyped-def]
+    ids, places, ranks, sizes, order, ids_row, positions, padding, POSITIONS: tl.constexpr, OTHERS: tl.constexpr
+):
+    """For a block of positions: their places by number, their ranks in their groups, and how large these are."""
+    client = tl.program_id(1).to(tl.int64)
+    ids += client * ids_row
+    position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
+    number = tl.load(ids + position, mask=position < positions, other=0).to(tl.int32)
+    lower = tl.zeros([POSITIONS, OTHERS], tl.int32)  # others with a smaller number
+    sooner = tl.zeros([POSITIONS, OTHERS], tl.int32)  # with the same, before this one
+    equal = tl.zeros([POSITIONS, OTHERS], tl.int32)  # with the same
+    for start in range(0, positions, OTHERS):
+        other = start + tl.arange(0, OTHERS)
+        its = tl.load(ids + other, mask=other < positions, other=2147483647).to(tl.int32)
+        same = its[None, :] == number[:, None]
+        before = other[None, :] < position[:, None]
+        lower += (its[None, :] < number[:, None]).to(tl.int32)
+        sooner += (same & before).to(tl.int32)
+        equal += same.to(tl.int32)
+    rank = tl.sum(sooner, 1)
+    place = tl.sum(lower, 1) + rank
+    size = tl.where(number == padding, 0, tl.sum(equal, 1))
+    real = position < positions
+    at = client * positions + position
+    tl.store(places + at, place, mask=real)
+    tl.store(ranks + at, rank, mask=real)
+    tl.store(sizes + at, size, mask=real)
+    tl.store(order + client * positions + place, position, mask=real)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_groups(  # type: ignore[no-untyped-def]
+    ids, places, ranks, sizes, order, dy, parts, dtable, ids_row, dtable_row, positions, numbers, width,
+    FIRST: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """FIRST: the sum of a chunk of a group, for the table if it is the only one; then of a group's several sums."""
+    client = tl.program_id(2).to(tl.int64)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    there = column < width
+    own = client * positions + tl.program_id(0)
+    size = tl.load(sizes + own)
+    rank = tl.load(ranks + own)
+    if FIRST:
+        count = tl.where(rank % CHUNK == 0, tl.minimum(CHUNK, size - rank), 0)
+    else:
+        count = tl.where(rank == 0, tl.where(size > CHUNK, tl.cdiv(size, CHUNK), 0), 0)
+    if count > 0:
+        first = client * positions + tl.load(places + own)
+        sums = tl.zeros([ROWS, WIDTH], tl.float32)
+        for start in range(0, count, ROWS):
+            part = start + tl.arange(0, ROWS)
+            inside = (part < count)[:, None] & there[None, :]
+            if FIRST:
+                position = client * positions + tl.load(order + first + part, mask=part < count, other=0)
+                sums += tl.load(dy + position[:, None] * width + column[None, :], mask=inside, other=0.0)
+            else:
+                sums += tl.load(
+                    parts + (first + part * CHUNK)[:, None] * width + column[None, :], mask=inside, other=0.0
+                )
+        total = tl.sum(sums, 0)
+        number = tl.load(ids + client * ids_row + tl.program_id(0))
+        known = tl.where(number < numbers, tl.where(number >= 0, width, 0), 0)
+        if FIRST:
+            known = tl.where(size > CHUNK, 0, known)
+            tl.store(parts + first * width + column, total, mask=column < tl.where(size > CHUNK, width, 0))
+        tl.store(dtable + client * dtable_row + number * width + column, total, mask=column < known)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_samples(dy, sums, samples, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sum over a client's samples."""
+    client = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    added = tl.zeros([SIZE], tl.float32)
+    for sample in range(0, samples):
+        added += tl.load(dy + (client * samples + sample) * count + at, mask=at < count, other=0.0)
+    tl.store(sums + client * count + at, added, mask=at < count)

@@ -1,0 +1,386 @@
+"""The last linear layer and the weighted cross-entropy behind it, for many clients at once.
+
+A net that predicts one of many words spends most of its time here. Its logits are never written: a program keeps a
+block of positions, walks over a share of the classes and carries the highest logit, the sum of the powers and the sum
+of class weights by power, which is what the gradient of the hidden values needs. So the forward pass ends with that
+gradient too, and the backward pass is one product for the weights, for which logits are computed once more. Where
+classes are few or hidden values are wide, logits are written, and the layer is one of `linear.py`.
+
+Matrix units want the sum's numbers side by side in both operands: `_turn` makes transposed copies for the products
+whose operand would lie crosswise. Widths are cut in pieces of 64 + 32, so that 96 is not 128. The target's logit is
+added up without the rounding of "tf32". Read next: `linear.py`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedgmr.training.folded import linear
+
+LEAST_CLASSES = 2048  # from here on logits are not written
+_WIDEST = 128  # hidden values that a program keeps
+_ENOUGH = 128  # programs a client should keep busy in the forward pass
+_LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """The block sizes of the products that keep no logits, and how a program runs them."""
+
+    positions: int
+    classes: int
+    warps: int
+    stages: int
+
+
+FORWARD = Tiles(positions=128, classes=64, warps=8, stages=2)
+BACKWARD = Tiles(positions=64, classes=128, warps=8, stages=2)
+
+
+def forward(
+    hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor, precision: str
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The loss of each client, the sum of weight · (log-sum-exp of the logits - the target's logit).
+
+    Args:
+        hidden: [clients, positions, width].
+        w: [clients, classes, width].
+        b: [clients, classes], or None.
+        targets: the classes [clients, positions], int64; where the weight is zero, anything.
+        weights: [clients, positions].
+        precision: "tf32" or "ieee".
+
+    Returns:
+        The losses [clients], and what `backward` takes as `kept`.
+    """
+    clients, positions, width = hidden.shape
+    classes = w.shape[1]
+    if width > _WIDEST or classes < LEAST_CLASSES:
+        slopes = linear.forward(hidden, w, b, precision)
+        losses = torch.empty_like(weights)
+        _take_loss[(positions, clients)](
+            slopes, targets, weights, losses, positions, classes, SIZE=min(4096, triton.next_power_of_2(classes))
+        )
+        return _added(losses), (slopes,)
+    turned = _turned(w)
+    splits = min(triton.cdiv(_ENOUGH, triton.cdiv(positions, FORWARD.positions)), triton.cdiv(classes, 512))
+    share = triton.cdiv(triton.cdiv(classes, splits), FORWARD.classes) * FORWARD.classes
+    splits = triton.cdiv(classes, share)
+    tops, totals = (hidden.new_empty((clients, splits, positions)) for _ in range(2))
+    pulls = hidden.new_empty((clients, splits, positions, width))
+    first, second = _pieces(width)
+    _walk[(triton.cdiv(positions, FORWARD.positions), splits, clients)](
+        hidden, w, hidden if b is None else b, turned, tops, totals, pulls, w.stride(0),
+        0 if b is None else b.stride(0), turned.shape[2], positions, classes, width, share, splits,
+        POSITIONS=FORWARD.positions, CLASSES=FORWARD.classes,
+        FIRST=first, SECOND=second, EVEN=first + second == width, BIAS=b is not None, PRECISION=precision,
+        num_warps=FORWARD.warps, num_stages=FORWARD.stages,
+    )  # fmt: skip
+    heights, losses = torch.empty_like(weights), torch.empty_like(weights)
+    dhidden = torch.empty_like(hidden)
+    _combine[(triton.cdiv(positions, 16), clients)](
+        hidden, w, hidden if b is None else b, targets, weights, tops, totals, pulls, heights, losses, dhidden,
+        w.stride(0), 0 if b is None else b.stride(0), positions, classes, width, splits, POSITIONS=16,
+        WIDTH=triton.next_power_of_2(width), BIAS=b is not None,
+    )  # fmt: skip
+    return _added(losses), (heights, dhidden)
+
+
+def backward(
+    kept: tuple[Tensor, ...], hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor,
+    dw: Tensor, db: Tensor | None, precision: str,
+) -> Tensor:  # fmt: skip
+    """Write the gradients of weights and biases, for a gradient of one of every loss; return that of `hidden`.
+
+    Args:
+        kept: what `forward` handed over; the result may be a part of it.
+        hidden: as for `forward`, like the following.
+        w: [clients, classes, width].
+        b: [clients, classes], or None.
+        targets: [clients, positions].
+        weights: [clients, positions].
+        dw: where the gradient of `w` is written.
+        db: where that of `b` is written.
+        precision: "tf32" or "ieee".
+    """
+    if len(kept) == 1:
+        dx = linear.backward(kept[0], hidden, w, dw, db, inputs=True, precision=precision)
+        assert dx is not None
+        return dx
+    heights, dhidden = kept
+    clients, positions, width = hidden.shape
+    classes = w.shape[1]
+    turned = _turned(hidden)
+    first, second = _pieces(width)
+    _weigh[(triton.cdiv(classes, BACKWARD.classes), clients)](
+        hidden, turned, w, hidden if b is None else b, targets, weights, heights, dw, dw if db is None else db,
+        w.stride(0), 0 if b is None else b.stride(0), dw.stride(0), 0 if db is None else db.stride(0), turned.shape[2],
+        positions, classes, width, POSITIONS=BACKWARD.positions, CLASSES=BACKWARD.classes, FIRST=first, SECOND=second,
+        EVEN=first + second == width, BIAS=b is not None, PRECISION=precision,
+        num_warps=BACKWARD.warps, num_stages=BACKWARD.stages,
+    )  # fmt: skip
+    return dhidden
+
+
+def _pieces(width: int) -> tuple[int, int]:
+    """Powers of two that the width is cut into; the second may be none."""
+    if width <= 32:
+        return 32, 0
+    if width <= 64:
+        return 64, 0
+    return (64, 32) if width <= 96 else (128, 0)
+
+
+def _turned(matrices: Tensor) -> Tensor:
+    """Each client's matrix [rows, columns] transposed, with zeros up to a multiple of 128 rows."""
+    clients, rows, columns = matrices.shape
+    room = triton.cdiv(rows, 128) * 128
+    turned = matrices.new_empty((clients, columns, room))
+    grid = (room // 64, triton.cdiv(columns, 32), clients)
+    _turn[grid](matrices, turned, matrices.stride(0), rows, columns, room, ROWS=64, COLUMNS=32)
+    return turned
+
+
+def _added(losses: Tensor) -> Tensor:
+    clients, positions = losses.shape
+    sums = losses.new_empty(clients)
+    _add[(clients,)](losses, sums, positions, SIZE=1024)
+    return sums
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _turn(  # type: ignore[no-untyped-def]
+    matrices, turned, stride, rows, columns, room, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """A block of a matrix, transposed."""
+    client = tl.program_id(2).to(tl.int64)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    value = tl.load(matrices + client * stride + row[:, None] * columns + column[None, :], mask=inside, other=0.0)
+    to = turned + client * columns * room + column[:, None] * room + row[None, :]
+    tl.store(to, tl.trans(value), mask=(column < columns)[:, None])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _walk(  # type: ignore[no-untyped-def]
+    hidden, w, b, turned, tops, totals, pulls, w_row, b_row, room, positions, classes, width, share, splits,
+    POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, EVEN: tl.constexpr,
+    BIAS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Of a block of positions over a share of the classes: highest logit, sum of powers, class weights by power.
+
+    Logits are counted in powers of two.
+    """
+    split = tl.program_id(1)
+    client = tl.program_id(2).to(tl.int64)
+    w += client * w_row
+    b += client * b_row
+    hidden += client * positions * width
+    turned += client * width * room
+    position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
+    real = position < positions
+    one = tl.arange(0, FIRST)
+    mask = real[:, None] if EVEN else real[:, None] & (one < width)[None, :]
+    hidden_1 = tl.load(hidden + position[:, None] * width + one[None, :], mask=mask, other=0.0)
+    pull_1 = tl.zeros([POSITIONS, FIRST], tl.float32)
+    if SECOND > 0:
+        two = FIRST + tl.arange(0, SECOND)
+        mask = real[:, None] if EVEN else real[:, None] & (two < width)[None, :]
+        hidden_2 = tl.load(hidden + position[:, None] * width + two[None, :], mask=mask, other=0.0)
+        pull_2 = tl.zeros([POSITIONS, SECOND], tl.float32)
+    top = tl.full([POSITIONS], float("-inf"), tl.float32)
+    total = tl.zeros([POSITIONS], tl.float32)
+    for start in range(split * share, tl.minimum(classes, (split + 1) * share), CLASSES):
+        label = start + tl.arange(0, CLASSES)
+        there = label < classes
+        known = there[None, :] if EVEN else there[None, :] & (one < width)[:, None]
+        weight = tl.load(w + label[None, :] * width + one[:, None], mask=known, other=0.0)
+        logit = tl.dot(hidden_1, weight, input_precision=PRECISION)
+        if SECOND > 0:
+            known = there[None, :] if EVEN else there[None, :] & (two < width)[:, None]
+            weight = tl.load(w + label[None, :] * width + two[:, None], mask=known, other=0.0)
+            logit = tl.dot(hidden_2, weight, logit, input_precision=PRECISION)
+        if BIAS:
+            logit += tl.load(b + label, mask=there, other=0.0)[None, :]
+        logit = tl.where(there[None, :], logit * _LOG2E, float("-inf"))
+        higher = tl.maximum(top, tl.max(logit, 1))
+        power = tl.exp2(logit - higher[:, None])
+        shrink = tl.exp2(top - higher)
+        total = total * shrink + tl.sum(power, 1)
+        top = higher
+        if EVEN:
+            across = tl.load(turned + one[None, :] * room + label[:, None])
+        else:
+            across = tl.load(turned + one[None, :] * room + label[:, None], mask=(one < width)[None, :], other=0.0)
+        pull_1 = tl.dot(power, across, pull_1 * shrink[:, None], input_precision=PRECISION)
+        if SECOND > 0:
+            if EVEN:
+                across = tl.load(turned + two[None, :] * room + label[:, None])
+            else:
+                across = tl.load(turned + two[None, :] * room + label[:, None], mask=(two < width)[None, :], other=0.0)
+            pull_2 = tl.dot(power, across, pull_2 * shrink[:, None], input_precision=PRECISION)
+    to = (client * splits + split) * positions + position
+    tl.store(tops + to, top, mask=real)
+    tl.store(totals + to, total, mask=real)
+    mask = real[:, None] if EVEN else real[:, None] & (one < width)[None, :]
+    tl.store(pulls + to[:, None] * width + one[None, :], pull_1, mask=mask)
+    if SECOND > 0:
+        mask = real[:, None] if EVEN else real[:, None] & (two < width)[None, :]
+        tl.store(pulls + to[:, None] * width + two[None, :], pull_2, mask=mask)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _combine(  # type: ignore[no-untyped-def]
+    hidden, w, b, targets, weights, tops, totals, pulls, heights, losses, dhidden, w_row, b_row, positions, classes,
+    width, splits, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """From the shares of all classes, in their order: log-sum-exp in powers of two, loss, gradient of `hidden`."""
+    client = tl.program_id(1).to(tl.int64)
+    position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
+    real = position < positions
+    column = tl.arange(0, WIDTH)
+    inside = real[:, None] & (column < width)[None, :]
+    at = client * positions + position
+    tops += client * splits * positions + position
+    totals += client * splits * positions + position
+    pulls += client * splits * positions * width + position[:, None] * width + column[None, :]
+    top = tl.full([POSITIONS], float("-inf"), tl.float32)
+    for split in range(0, splits):
+        top = tl.maximum(top, tl.load(tops + split * positions, mask=real, other=0.0))
+    total = tl.zeros([POSITIONS], tl.float32)
+    pull = tl.zeros([POSITIONS, WIDTH], tl.float32)
+    for split in range(0, splits):
+        part = tl.exp2(tl.load(tops + split * positions, mask=real, other=0.0) - top)
+        total += tl.load(totals + split * positions, mask=real, other=1.0) * part
+        pull += tl.load(pulls + split * positions * width, mask=inside, other=0.0) * part[:, None]
+    height = top + tl.log2(total)
+    weight = tl.load(weights + at, mask=real, other=0.0)
+    target = tl.load(targets + at, mask=real, other=-1)
+    told = real & (weight != 0.0) & (target >= 0) & (target < classes)
+    target = tl.where(told, target, 0)
+    value = tl.load(hidden + at[:, None] * width + column[None, :], mask=inside, other=0.0)
+    own = tl.load(
+        w + client * w_row + target[:, None] * width + column[None, :], mask=inside & told[:, None], other=0.0
+    )
+    logit = tl.sum(value * own, 1)
+    if BIAS:
+        logit += tl.load(b + client * b_row + target, mask=told, other=0.0)
+    tl.store(heights + at, height, mask=real)
+    tl.store(losses + at, tl.where(told, weight * (height / _LOG2E - logit), 0.0), mask=real)
+    slope = tl.where(told[:, None], weight[:, None] * (pull / total[:, None] - own), 0.0)
+    tl.store(dhidden + at[:, None] * width + column[None, :], slope, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _weigh(  # type: ignore[no-untyped-def]
+    hidden, turned, w, b, targets, weights, heights, dw, db, w_row, b_row, dw_row, db_row, room, positions, classes,
+    width, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    EVEN: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the weights of a block of classes, over all positions."""
+    client = tl.program_id(1).to(tl.int64)
+    w += client * w_row
+    b += client * b_row
+    dw += client * dw_row
+    hidden += client * positions * width
+    turned += client * width * room
+    targets += client * positions
+    weights += client * positions
+    heights += client * positions
+    label = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
+    there = label < classes
+    one = tl.arange(0, FIRST)
+    mask = there[:, None] if EVEN else there[:, None] & (one < width)[None, :]
+    weight_1 = tl.load(w + label[:, None] * width + one[None, :], mask=mask, other=0.0)
+    sums_1 = tl.zeros([CLASSES, FIRST], tl.float32)
+    if SECOND > 0:
+        two = FIRST + tl.arange(0, SECOND)
+        mask = there[:, None] if EVEN else there[:, None] & (two < width)[None, :]
+        weight_2 = tl.load(w + label[:, None] * width + two[None, :], mask=mask, other=0.0)
+        sums_2 = tl.zeros([CLASSES, SECOND], tl.float32)
+    if BIAS:
+        bias = tl.load(b + label, mask=there, other=0.0)
+        bias_sums = tl.zeros([CLASSES], tl.float32)
+    for start in range(0, positions, POSITIONS):
+        position = start + tl.arange(0, POSITIONS)
+        real = position < positions
+        known = real[None, :] if EVEN else real[None, :] & (one < width)[:, None]
+        value = tl.load(hidden + position[None, :] * width + one[:, None], mask=known, other=0.0)
+        logit = tl.dot(weight_1, value, input_precision=PRECISION)
+        if SECOND > 0:
+            known = real[None, :] if EVEN else real[None, :] & (two < width)[:, None]
+            value = tl.load(hidden + position[None, :] * width + two[:, None], mask=known, other=0.0)
+            logit = tl.dot(weight_2, value, logit, input_precision=PRECISION)
+        if BIAS:
+            logit += bias[:, None]
+        height = tl.load(heights + position, mask=real, other=float("inf"))
+        share = tl.load(weights + position, mask=real, other=0.0)
+        target = tl.load(targets + position, mask=real, other=-1).to(tl.int32)
+        likely = tl.exp2(logit * _LOG2E - height[None, :])
+        slope = tl.where(label[:, None] == target[None, :], likely - 1.0, likely) * share[None, :]
+        if BIAS:
+            bias_sums += tl.sum(slope, 1)
+        if EVEN:
+            across = tl.load(turned + one[None, :] * room + position[:, None])
+        else:
+            across = tl.load(turned + one[None, :] * room + position[:, None], mask=(one < width)[None, :], other=0.0)
+        sums_1 = tl.dot(slope, across, sums_1, input_precision=PRECISION)
+        if SECOND > 0:
+            if EVEN:
+                across = tl.load(turned + two[None, :] * room + position[:, None])
+            else:
+                across = tl.load(
+                    turned + two[None, :] * room + position[:, None], mask=(two < width)[None, :], other=0.0
+                )
+            sums_2 = tl.dot(slope, across, sums_2, input_precision=PRECISION)
+    mask = there[:, None] if EVEN else there[:, None] & (one < width)[None, :]
+    tl.store(dw + label[:, None] * width + one[None, :], sums_1, mask=mask)
+    if SECOND > 0:
+        mask = there[:, None] if EVEN else there[:, None] & (two < width)[None, :]
+        tl.store(dw + label[:, None] * width + two[None, :], sums_2, mask=mask)
+    if BIAS:
+        tl.store(db + client * db_row + label, bias_sums, mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _take_loss(slopes, targets, weights, losses, positions, classes, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The loss of a position; its gradient takes the place of the logits."""
+    at = tl.program_id(1).to(tl.int64) * positions + tl.program_id(0)
+    slopes += at * classes
+    top = tl.full([SIZE], float("-inf"), tl.float32)
+    for start in range(0, classes, SIZE):
+        label = start + tl.arange(0, SIZE)
+        top = tl.maximum(top, tl.load(slopes + label, mask=label < classes, other=float("-inf")))
+    top = tl.max(top, 0)
+    totals = tl.zeros([SIZE], tl.float32)
+    chosen = tl.zeros([SIZE], tl.float32)
+    target = tl.load(targets + at)
+    for start in range(0, classes, SIZE):
+        label = start + tl.arange(0, SIZE)
+        logit = tl.load(slopes + label, mask=label < classes, other=float("-inf"))
+        totals += tl.exp(logit - top)
+        chosen += tl.where(label == target, logit, 0.0)
+    total = tl.sum(totals, 0)
+    weight = tl.load(weights + at)
+    loss = weight * (top + tl.log(total) - tl.sum(chosen, 0))
+    tl.store(losses + at, tl.where(weight != 0.0, loss, 0.0))
+    for start in range(0, classes, SIZE):
+        label = start + tl.arange(0, SIZE)
+        logit = tl.load(slopes + label, mask=label < classes, other=0.0)
+        slope = weight * (tl.exp(logit - top) / total - tl.where(label == target, 1.0, 0.0))
+        tl.store(slopes + label, tl.where(weight != 0.0, slope, 0.0), mask=label < classes)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add(losses, sums, positions, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sum of a client's losses."""
+    client = tl.program_id(0).to(tl.int64)
+    added = tl.zeros([SIZE], tl.float32)
+    for start in range(0, positions, SIZE):
+        at = start + tl.arange(0, SIZE)
+        added += tl.load(losses + client * positions + at, mask=at < positions, other=0.0)
+    tl.store(sums + client, tl.sum(added, 0))

@@ -1,0 +1,198 @@
+"""The steps of many clients whose samples are one batch of an ordinary model.
+
+The model's own code runs, with layers that know the clients (`layers.py`); gradients are written to rows beside the
+weights, and one kernel moves all weights. Everything a step reads and writes stays where it is, or is taken from the
+graph's own memory, so that the steps can be captured as one CUDA graph. Read next: `plan.py`;
+`fedgmr/training/stacked/executor.py`, which calls it.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedgmr.submodels.layout import Layout, TensorPlace
+from fedgmr.tasks.losses import PAD, padded_cross_entropy, token_cross_entropy
+from fedgmr.training.execution import TRITON
+from fedgmr.training.folded.plan import FoldPlan, replaced_forward
+from fedgmr.training.optimizers import SGD, Adam, Optimizer
+from fedgmr.training.rules import Stacking
+from fedgmr.training.stacked.rows import Rows
+from fedgmr.training.stacked.table import Column
+from fedgmr.training.work import LocalWork
+
+if TRITON:
+    from fedgmr.training.folded import steps
+    from fedgmr.training.folded.layers import LAYERS, Folded, Head, plain_layer
+
+_TRIED = 3  # clients of a trial
+
+
+def _each(targets: Tensor) -> Tensor:
+    return torch.full(targets.shape, 1 / targets[0].numel(), device=targets.device)
+
+
+def _real(targets: Tensor) -> Tensor:
+    real = (targets != PAD).flatten(1)
+    return (real / real.sum(1, keepdim=True)).view(targets.shape)
+
+
+def _reached(targets: Tensor) -> Tensor:
+    reached = (targets != PAD).any(1, keepdim=True)
+    return (reached / (reached.sum(2, keepdim=True) * targets.shape[1]).clamp(min=1)).expand_as(targets)
+
+
+# Losses that are weighted sums of cross-entropies: the weights, from targets [count, batch, ...] of every client.
+WEIGHTS: dict[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]] = {
+    functional.cross_entropy: _each,
+    token_cross_entropy: _real,
+    padded_cross_entropy: _reached,
+}
+
+
+class FoldedNet(Rows):
+    """Up to `most` clients as one batch."""
+
+    absent, classes = False, 0  # every class counts in every client's loss
+
+    def __init__(self, plan: FoldPlan, work: LocalWork, optimizer: SGD | Adam, *, most: int) -> None:
+        """Take memory for tasks of `work` with the model of `plan`."""
+        sgd = optimizer if isinstance(optimizer, SGD) else SGD()
+        super().__init__(plan.order, work, Stacking(), sgd, most=most, buffers=plan.layout.buffer_size)
+        self.plan, self.model = plan, plan.model.to(self.device).train()
+        for module in self.model.modules():
+            if getattr(module, "inplace", False):  # a layer's outputs may be what its backward pass looks at
+                module.inplace = False  # type: ignore[assignment]
+        self.adam = optimizer if isinstance(optimizer, Adam) else None
+        self.gradients = torch.zeros_like(self.weights)
+        self.moments = torch.zeros((2 if self.adam else 0, *self.weights.shape), device=self.device)
+        self.anchor = torch.zeros((), device=self.device, requires_grad=True)
+        self.count, self._draws, self._loss = 1, 0, work.task.loss
+        self._seeds = torch.zeros(most, dtype=torch.int64, device=self.device)
+        self._places = {place.name: place for place in plan.layout.parameters}
+        self._statistics = {place.name: place for place in plan.layout.buffers}
+        self._head = Head(self, plan.head) if plan.head is not None and self._loss in WEIGHTS else None
+        self._layers: list[tuple[nn.Module, Folded]] = [
+            (call.layer, self._head if self._head and call is plan.head else LAYERS[type(call.layer)](self, call))
+            for call in plan.calls
+        ]
+        plain = ((module, plain_layer(self, module)) for module in self.model.modules())
+        self._layers += [(module, layer) for module, layer in plain if layer is not None]
+
+    @classmethod
+    def of(
+        cls, work: LocalWork, model: nn.Module, layout: Layout, optimizer: Optimizer, *, most: int
+    ) -> "FoldedNet | None":
+        """Fold a model; None where model, loss, rule, optimiser or number format do not allow it."""
+        exact = work.execution.autocast == "none" and work.held_out is None
+        if not TRITON or not exact or work.rule.stacking != Stacking() or not isinstance(optimizer, SGD | Adam):
+            return None
+        indices = torch.arange(work.order.batch_size, device=work.device) % len(work.task.train)
+        inputs, targets = work.prepared(indices.view(1, -1), None)
+        plan = FoldPlan.of(model, layout, work.task.example(_TRIED))
+        if plan is None:
+            return None
+        net = cls(plan, work, optimizer, most=most)
+        with work.execution.number_formats(work.device, training=True):
+            return net if net.stands_alone(inputs[0], targets[0]) else None
+
+    def weight(self, name: str) -> Tensor:
+        """A parameter of every client."""
+        return self._view(self.weights, self._places[name])
+
+    def gradient(self, name: str) -> Tensor:
+        """The place for its gradient."""
+        return self._view(self.gradients, self._places[name])
+
+    def statistic(self, name: str) -> Tensor:
+        """A buffer of every client."""
+        place = self._statistics[name]
+        return self.buffers[: self.count, place.start : place.stop].view(self.count, *place.shape)
+
+    def next_draw(self) -> int:
+        """A number for the next layer that draws."""
+        self._draws += 1
+        return self._draws - 1
+
+    @property
+    def seeds(self) -> Tensor:
+        """Of the present step."""
+        return self._seeds[: self.count]
+
+    def arranged(self, inputs: Tensor) -> Tensor:
+        """Inputs as the steps take them: as they are."""
+        return inputs
+
+    def lay_out(self, count: int) -> None:
+        """Every client's sub-model and the beginning of its draws."""
+        super().lay_out(count)
+        self._seeds[:count].copy_(self.table[:count, Column.SEED])
+
+    def step(self, number: int, inputs: Tensor, targets: Tensor, count: int) -> None:
+        """Step `number` of `count` clients; inputs and targets [count, batch, ...]."""
+        self.losses[:count].add_(self._losses(inputs, targets, count), alpha=1 / self.steps)
+        rows = self.weights[:count], self.gradients[:count], self.levels[:count]
+        limits, rates = self.limits[number, :count], self.rates[:count]
+        if self.adam is not None:
+            adam = self.adam
+            means, squares = self.moments[:, :count]
+            steps.adam(*rows, limits, rates, means, squares, number + 1, adam.beta1, adam.beta2, adam.eps)
+        else:
+            velocities = self.velocities[:count] if self.sgd.momentum else None
+            steps.sgd(*rows, limits, rates, velocities, self.sgd.momentum, self.sgd.weight_decay)
+        self._seeds[:count].add_(1)
+
+    def _losses(self, inputs: Tensor, targets: Tensor, count: int) -> Tensor:
+        """Every client's loss; its gradients are in their rows then."""
+        self.count, self._draws = count, 0
+        with torch.enable_grad(), ExitStack() as changed:
+            for module, layer in self._layers:
+                changed.enter_context(replaced_forward(module, layer.forward))
+            outputs = self.model(inputs.flatten(0, 1))
+            if self._head is not None:
+                weights = WEIGHTS[self._loss](targets).flatten(1).contiguous()
+                losses = self._head.loss(outputs, targets.flatten(1).contiguous(), weights)
+            else:  # one client after the other: it is not known what the loss does with its samples
+                each = zip(outputs.unflatten(0, (count, -1)), targets, strict=True)
+                losses = torch.stack([self._loss(own, wanted) for own, wanted in each])
+            torch.autograd.grad(losses.sum(), self.anchor, allow_unused=True)
+        return losses.detach()
+
+    def stands_alone(self, inputs: Tensor, targets: Tensor) -> bool:
+        """Try whether clients have the same losses and gradients, bit for bit, alone and in company.
+
+        Inputs and targets are a mini-batch's. A model that computes something from several samples at once, or that
+        cannot do with so many, fails here.
+        """
+        count, generator = min(_TRIED, self.most), torch.Generator().manual_seed(0)
+        start = torch.zeros(self.row)
+        start[self.plan.order.inverse.long()] = self.plan.layout.flatten(self.model).cpu()
+        noise = torch.randn((count, self.row), generator=generator) * start.std()
+        mixed = torch.where(start != 0, start + 0.1 * noise, start).to(self.device)
+        chosen = torch.stack([torch.randperm(len(inputs), generator=generator) for _ in range(count)]).to(self.device)
+        given, wanted = inputs[chosen], targets[chosen]
+        try:
+            together = self._tried(mixed, given, wanted)
+            alone = [self._tried(mixed[i : i + 1], given[i : i + 1], wanted[i : i + 1]) for i in range(count)]
+        except (RuntimeError, ValueError, TypeError, AttributeError):
+            return False
+        losses, gradients = (torch.cat(parts) for parts in zip(*alone, strict=True))
+        return torch.equal(together[0], losses) and torch.equal(together[1], gradients)
+
+    def _tried(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        count = len(weights)
+        self.weights[:count] = weights
+        self.gradients.zero_()
+        self._seeds.zero_()
+        self.buffers.zero_()
+        return self._losses(inputs, targets, count), self.gradients[:count].clone()
+
+    def _view(self, rows: Tensor, place: TensorPlace) -> Tensor:
+        at = self.plan.at[place.name]
+        shape = place.shape
+        if len(shape) == 4:
+            outputs, inputs, height, width = shape
+            shape = outputs, height, width, inputs
+        return rows[: self.count, at : at + place.size].view(self.count, *shape)

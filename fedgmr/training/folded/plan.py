@@ -1,0 +1,208 @@
+"""Which models can be folded: the clients of a stack as one large batch of an ordinary model.
+
+Operations without parameters treat every sample alone, so they can have the samples of many clients at once. Layers
+with parameters are given the clients' own (`layers.py`). A model is planned by calling it twice, with two and with
+three samples: each layer with parameters must be one that is known and be called once, what it is given must have the
+samples in its first dimension. What else a model does with its samples is tried on the device (`net.py`). Read next:
+`layers.py`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedgmr.submodels.layout import Layout
+from fedgmr.training.folded.joining import join
+from fedgmr.training.stacked.rows import RowOrder, RowWriter
+
+# Layers with parameters, and dropout, whose draws must not depend on company. Not their subclasses: what those do with
+# the parameters is not known.
+KNOWN = (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A layer with parameters, and how the model calls it."""
+
+    name: str
+    layer: nn.Module
+    batched: bool  # it is given samples; otherwise something that is the same for all of them, such as positions
+    relu: bool = False  # a ReLU behind it is its own work
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FoldPlan:
+    """A model taken apart into its layers with parameters, and the order of its weights in a row."""
+
+    model: nn.Module
+    layout: Layout
+    calls: Sequence[Call]
+    head: Call | None  # a linear layer whose outputs are the model's: the loss can be computed with it
+    order: RowOrder
+    at: Mapping[str, int]  # where each parameter begins in a row
+
+    @classmethod
+    def of(cls, model: nn.Module, layout: Layout, example: Tensor) -> "FoldPlan | None":
+        """Plan a model; `example` has three samples, prepared. None where it cannot be folded."""
+        if layout.dtype != torch.float32 or not _known(model):
+            return None
+        model, relus = join(model)
+        observed = _observe(model.cpu().train(), example.cpu(), relus)
+        if observed is None:
+            return None
+        calls, head = observed
+        travelling = {f"{call.name}.{n}" for call in calls for n, _ in call.layer.named_buffers()}
+        if any(place.name not in travelling for place in layout.buffers):
+            return None
+        writer, at = RowWriter(layout), {}
+        for name, coordinates in writer.coordinates.items():
+            at[name] = writer.put(coordinates.permute(0, 2, 3, 1) if coordinates.dim() == 4 else coordinates)
+        order = writer.finish()
+        assert order is not None
+        return cls(model=model, layout=layout, calls=calls, head=head, order=order, at=at)
+
+
+def owners(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules that have parameters of their own; attention has those of its output layer."""
+    found: list[tuple[str, nn.Module]] = []
+    for name, module in model.named_modules():
+        within = any(
+            isinstance(owner, nn.MultiheadAttention) and name.startswith(f"{outer}.") for outer, owner in found
+        )
+        if module._parameters and not within:
+            found.append((name, module))
+    return found
+
+
+def _known(model: nn.Module) -> bool:
+    """Whether every layer with parameters can be folded, and trains all of them as its own."""
+    named = [p for _, p in model.named_parameters(remove_duplicate=False)]
+    if len({id(p) for p in named}) < len(named) or not all(p.requires_grad for p in named):
+        return False
+    if any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in model.modules()):
+        return False
+    return all(_takes(layer) for _, layer in owners(model))
+
+
+def _takes(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.MultiheadAttention):
+        plain = type(layer) is nn.MultiheadAttention and layer._qkv_same_embed_dim and layer.batch_first
+        return plain and layer.bias_k is None and not layer.add_zero_attn
+    if type(layer) not in KNOWN:
+        return False
+    if isinstance(layer, nn.Conv2d):
+        square = len(set(layer.kernel_size)) == len(set(layer.stride)) == 1
+        even = isinstance(layer.padding, tuple) and len(set(layer.padding)) == 1
+        return square and even and (layer.dilation, layer.groups, layer.padding_mode) == ((1, 1), 1, "zeros")
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+        return layer.momentum is not None
+    if isinstance(layer, nn.LayerNorm):
+        return len(layer.normalized_shape) == 1
+    if isinstance(layer, nn.Embedding):
+        return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
+    return True
+
+
+def _observe(model: nn.Module, example: Tensor, relus: set[str]) -> tuple[list[Call], Call | None] | None:
+    """The calls of a forward pass, and the last layer; None where the model does what folding does not allow."""
+    passes = [_shapes(model, example[:samples]) for samples in (2, 3)]
+    if None in passes:
+        return None
+    (two, _), (three, last) = passes  # type: ignore[misc]
+    named = owners(model)
+    if list(two) != list(three) or set(two) != {name for name, _ in named}:
+        return None
+    calls = []
+    for name, layer in named:
+        first, second = two[name], three[name]
+        batched = first[0] % 2 == 0 and second[0] % 3 == 0 and first[0] // 2 == second[0] // 3
+        if not batched and (first != second or not isinstance(layer, nn.Embedding)):
+            return None
+        calls.append(Call(name=name, layer=layer, batched=batched, relu=name in relus))
+    return calls, next((call for call in calls if call.name == last and isinstance(call.layer, nn.Linear)), None)
+
+
+def _shapes(model: nn.Module, inputs: Tensor) -> tuple[dict[str, torch.Size], str | None] | None:
+    """What each layer with parameters was given, and whose outputs are the model's; None where one came twice."""
+    seen: dict[str, torch.Size] = {}
+    last: tuple[str, Any] | None = None
+
+    def watch(name: str, layer: nn.Module, twice: list[str]) -> Any:
+        def forward(given: Tensor, *others: Any, **named: Any) -> Any:
+            nonlocal last
+            if name in seen:
+                twice.append(name)
+            if isinstance(layer, nn.MultiheadAttention) and not attends_to_itself(layer, given, *others, **named):
+                twice.append(name)
+            seen[name] = given.shape
+            if isinstance(layer, nn.BatchNorm2d):  # what it has been joined to has no part in what is observed
+                others = ()
+            outputs = type(layer).forward(layer, given, *others, **named)
+            last = name, outputs
+            return outputs
+
+        return forward
+
+    refused: list[str] = []
+    statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), ExitStack() as changed:
+        for name, layer in owners(model):
+            changed.enter_context(replaced_forward(layer, watch(name, layer, refused)))
+        for layer in model.modules():
+            if type(layer) is nn.Dropout:
+                changed.enter_context(replaced_forward(layer, lambda given: given))
+            elif isinstance(layer, nn.MultiheadAttention):
+                changed.enter_context(_without_dropout(layer))
+        before = torch.get_rng_state()
+        outputs = model(inputs)
+        drew = not torch.equal(before, torch.get_rng_state())
+    for name, buffer in model.named_buffers():
+        buffer.copy_(statistics[name])
+    if refused or drew or last is None:
+        return None
+    return seen, last[0] if outputs is last[1] else None
+
+
+def attends_to_itself(
+    layer: nn.MultiheadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> bool:
+    """Whether a call of attention is of the form that can be folded: of samples to themselves, one mask for all."""
+    one = query is key and key is value and query.dim() == 3
+    return one and (attn_mask is None or _hides(attn_mask)) and key_padding_mask is None and not need_weights
+
+
+def _hides(mask: Tensor) -> bool:
+    """Whether a mask is one for all samples and heads, and says only what is seen."""
+    allowed = mask.dtype == torch.bool or bool(((mask == 0) | (mask == -torch.inf)).all())
+    return mask.dim() == 2 and allowed
+
+
+@contextmanager
+def replaced_forward(layer: nn.Module, forward: Any) -> Iterator[None]:
+    """Let `forward` compute in place of a layer's own; the layer keeps its attributes."""
+    layer.forward = forward
+    try:
+        yield
+    finally:
+        del layer.forward
+
+
+@contextmanager
+def _without_dropout(layer: nn.MultiheadAttention) -> Iterator[None]:
+    before, layer.dropout = layer.dropout, 0.0
+    try:
+        yield
+    finally:
+        layer.dropout = before

@@ -1,0 +1,81 @@
+"""The maximum of square fields, which may overlap; images lie [samples, height, width, channels].
+
+A field's maximum leaves the number of its pixel. On the way back each pixel adds up the gradients of the fields whose
+maximum it was, in a fixed order, where PyTorch's kernel for images that lie so adds in any.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_SIZE = 512
+
+
+def forward(images: Tensor, size: int, stride: int, padding: int) -> tuple[Tensor, Tensor]:
+    """The maxima, and the number of each one's pixel in its field (uint8)."""
+    samples, height, width, channels = images.shape
+    out_height, out_width = ((side + 2 * padding - size) // stride + 1 for side in (height, width))
+    maxima = torch.empty((samples, out_height, out_width, channels), device=images.device)
+    codes = torch.empty(maxima.shape, dtype=torch.uint8, device=images.device)
+    _forward[(-(-maxima.numel() // _SIZE),)](
+        images, maxima, codes, maxima.numel(), height, width, out_height, out_width, channels, size, stride, padding,
+        _SIZE,
+    )  # fmt: skip
+    return maxima, codes
+
+
+def backward(slopes: Tensor, codes: Tensor, shape: torch.Size, size: int, stride: int, padding: int) -> Tensor:
+    """The gradient of images of this shape."""
+    _, height, width, channels = shape
+    into = torch.empty(shape, device=slopes.device)
+    _backward[(-(-into.numel() // _SIZE),)](
+        slopes, codes, into, into.numel(), height, width, slopes.shape[1], slopes.shape[2], channels, size, stride,
+        padding, _SIZE,
+    )  # fmt: skip
+    return into
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _forward(  # type: ignore[no-untyped-def]
+    images, maxima, codes, count, height, width, out_height, out_width, channels, FIELD: tl.constexpr,
+    STRIDE: tl.constexpr, PADDING: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = at < count
+    channel, place = at % channels, at // channels
+    x, y, sample = place % out_width, (place // out_width) % out_height, place // (out_width * out_height)
+    best = tl.full([SIZE], float("-inf"), tl.float32)
+    code = tl.zeros([SIZE], tl.int32)
+    for number in tl.static_range(FIELD * FIELD):
+        in_y, in_x = y * STRIDE - PADDING + number // FIELD, x * STRIDE - PADDING + number % FIELD
+        seen = inside & (in_y >= 0) & (in_y < height) & (in_x >= 0) & (in_x < width)
+        value = tl.load(
+            images + ((sample * height + in_y) * width + in_x) * channels + channel, mask=seen, other=float("-inf")
+        )
+        larger = (value > best) | (value != value)  # a NaN is handed on
+        code = tl.where(larger, number, code)
+        best = tl.where(larger, value, best)
+    tl.store(maxima + at, best, mask=inside)
+    tl.store(codes + at, code.to(tl.uint8), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _backward(  # type: ignore[no-untyped-def]
+    slopes, codes, into, count, height, width, out_height, out_width, channels, FIELD: tl.constexpr,
+    STRIDE: tl.constexpr, PADDING: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = at < count
+    channel, place = at % channels, at // channels
+    x, y, sample = place % width, (place // width) % height, place // (width * height)
+    total = tl.zeros([SIZE], tl.float32)
+    for number in tl.static_range(FIELD * FIELD):  # the fields in which this pixel has this number
+        over, left = y + PADDING - number // FIELD, x + PADDING - number % FIELD
+        out_y, out_x = over // STRIDE, left // STRIDE
+        there = inside & (over >= 0) & (left >= 0) & (over % STRIDE == 0) & (left % STRIDE == 0)
+        there = there & (out_y < out_height) & (out_x < out_width)
+        field = ((sample * out_height + out_y) * out_width + out_x) * channels + channel
+        chosen = tl.load(codes + field, mask=there, other=255).to(tl.int32) == number
+        total += tl.load(slopes + field, mask=there & chosen, other=0.0)
+    tl.store(into + at, total, mask=inside)

@@ -1,0 +1,119 @@
+"""The rows of a stack: one for each client, with all weights of its model in an order that suits the kernels.
+
+Every tensor begins at a multiple of 16 numbers. The table says where a task's sub-model comes from and where its values
+go. Read next: `table.py`; `net.py` and `fedgmr/training/folded/net.py`, which compute on rows.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedgmr.submodels.layout import Layout
+from fedgmr.training.execution import TRITON
+from fedgmr.training.optimizers import SGD
+from fedgmr.training.rules import Stacking
+from fedgmr.training.stacked.table import Column
+from fedgmr.training.work import LocalWork
+
+if TRITON:
+    from fedgmr.training.stacked import kernels
+
+_ALIGNED = 16
+_SIZE = 1024
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowOrder:
+    """Where each number of a row lies in the model's vector."""
+
+    order: Tensor  # int32 [row]: coordinates, -1 between tensors
+    size: int  # of the model's vector
+    prunable: Tensor  # bool [row]
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """Int32 [size]: where each coordinate lies in a row."""
+        inverse = torch.empty(self.size, dtype=torch.int32)
+        places = torch.arange(len(self.order), dtype=torch.int32)
+        inverse[self.order[self.order >= 0].long()] = places[self.order >= 0]
+        return inverse
+
+
+@dataclass(eq=False)
+class RowWriter:
+    """Lays out a model's tensors in a row, one after the other."""
+
+    layout: Layout
+    length: int = 0
+    _parts: list[Tensor] = field(default_factory=list)
+
+    @cached_property
+    def coordinates(self) -> dict[str, Tensor]:
+        """The coordinates of each parameter, in its shape."""
+        return {p.name: torch.arange(p.start, p.stop).view(p.shape) for p in self.layout.parameters}
+
+    def put(self, coordinates: Tensor) -> int:
+        """Append a tensor's coordinates; where it begins in a row."""
+        start, flat = self.length, coordinates.reshape(-1)
+        gap = -len(flat) % _ALIGNED
+        self._parts += [flat, torch.full((gap,), -1)]
+        self.length += len(flat) + gap
+        return start
+
+    def finish(self) -> RowOrder | None:
+        """The order of a row; None where not every coordinate has its place."""
+        order, size = torch.cat(self._parts), self.layout.size
+        if int((order >= 0).sum()) != size:
+            return None
+        prunable = torch.cat([~self.layout.always, torch.zeros(1, dtype=torch.bool)])  # the last: between tensors
+        return RowOrder(order=order.to(torch.int32), size=size, prunable=prunable[order])
+
+
+class Rows:
+    """Memory for up to `most` clients side by side."""
+
+    def __init__(
+        self, order: RowOrder, work: LocalWork, stacking: Stacking, sgd: SGD, *, most: int, buffers: int = 0
+    ) -> None:
+        """Take memory for tasks of `work` whose steps are of the form `stacking`, with so many buffers."""
+        device = work.device
+        self.device, self.most, self.stacking, self.sgd = device, most, stacking, sgd
+        self.batch, self.steps = work.order.batch_size, work.steps
+        self.precision = "tf32" if work.execution.tf32 else "ieee"
+        self.order, self.inverse, self.size = order.order.to(device), order.inverse.to(device), order.size
+        self.row = len(order.order)
+        self.ranked = (order.prunable | ~torch.tensor(stacking.prunable)).to(device, torch.uint8)  # have a threshold
+        self.weights = torch.zeros((most, self.row), device=device)
+        self.levels = torch.zeros((most, self.row), dtype=torch.uint8, device=device)
+        self.fallen = torch.zeros_like(self.weights) if stacking.mode == "threshold" else self.weights[:0]
+        self.velocities = torch.zeros_like(self.weights) if sgd.momentum else self.weights[:0]
+        self.table = torch.zeros((most, len(Column)), dtype=torch.int64, device=device)
+        # Each step's begin at a multiple of 128 bytes, so that one compiled kernel does for all steps.
+        self.limits = torch.zeros((self.steps, -(-most // 32) * 32), dtype=torch.int32, device=device)
+        self.rates, self.thetas, self.losses = (torch.zeros(most, device=device) for _ in range(3))
+        self.damaged = torch.zeros(most, dtype=torch.int32, device=device)
+        self.buffers = torch.zeros((most, buffers), device=device)
+
+    def lay_out(self, count: int) -> None:
+        """Every client's sub-model, from where the table says."""
+        grid = (-(-self.row // _SIZE), count)
+        if self.stacking.mode == "threshold":
+            self.thetas[:count].fill_(torch.inf)
+            self.fallen[:count].zero_()
+        kernels.lay_out[grid](
+            self.table, self.order, self.ranked, self.weights, self.levels, self.velocities,
+            self.thetas.view(torch.int32), self.row, len(Column), _SIZE, self.stacking.mode, self.sgd.momentum,
+        )  # fmt: skip
+        self.losses[:count].zero_()
+        self.damaged[:count].zero_()
+
+    def take_out(self, count: int) -> None:
+        """Every client's values, to where the table says; the loss of a client whose values are damaged is NaN."""
+        grid = (-(-self.size // _SIZE), count)
+        kernels.take_out[grid](
+            self.table, self.inverse, self.weights, self.fallen, self.velocities, self.damaged, self.row,
+            len(Column), _SIZE, self.stacking.mode, self.sgd.momentum,
+        )  # fmt: skip
+        self.losses[:count].masked_fill_(self.damaged[:count] > 0, torch.nan)

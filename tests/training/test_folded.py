@@ -1,0 +1,201 @@
+"""Clients folded into the batch against the plain loop; without a GPU in Triton's interpreter: `make test-kernels`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from e2e import tiny
+from equivalence.test_graphed import far, training_of
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedgmr import Task
+from fedgmr.exchange import Update
+from fedgmr.experiments.assembly import Assembly
+from fedgmr.tasks.losses import padded_cross_entropy, token_cross_entropy, token_top1
+from fedgmr.training.stacked.executor import MOST, StackedExecutor
+from training.test_stacked import DEVICE, HEAVY, RUNS, distance, objects_of
+
+if RUNS.args[0] is False:
+    from fedgmr.training.folded import pooling
+    from fedgmr.training.folded.net import FoldedNet
+
+
+# With a large eps: biases before a norm have no gradient but rounding, which Adam would make steps of.
+ADAM = {"optimizer": {"kind": "adam", "eps": 1e-3}, "learning_rate": 0.01}
+
+
+class Residual(nn.Module):
+    """A small ResNet with every kind of layer that images go through."""
+
+    def __init__(self, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.stem, self.stem_norm = nn.Conv2d(1, 6, 3, padding=1, bias=False), norm(6)
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.first, self.first_norm = nn.Conv2d(6, 10, 3, stride=2, padding=1), norm(10)
+        self.second, self.second_norm = nn.Conv2d(10, 10, 3, padding=1), norm(10)
+        self.shortcut = nn.Sequential(nn.Conv2d(6, 10, 1, stride=2, bias=False), norm(10))
+        self.mean, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(10, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.pool(torch.relu(self.stem_norm(self.stem(images))))
+        y = self.second_norm(self.second(functional.relu(self.first_norm(self.first(x)))))
+        scores: Tensor = self.head(torch.flatten(self.mean(torch.relu(y + self.shortcut(x))), 1))
+        return scores
+
+
+class Sequence(nn.Module):
+    """A small Transformer with PyTorch's own layers."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(30, 12), nn.Embedding(6, 12)
+        self.layer = nn.TransformerEncoderLayer(12, 2, 20, dropout, "gelu", batch_first=True)
+        self.head = nn.Linear(12, 30, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        length, device = tokens.shape[1], tokens.device
+        future = torch.ones((length, length), dtype=torch.bool, device=device).triu(1)
+        x = self.tokens(tokens) + self.places(torch.arange(length, device=device))
+        scores: Tensor = self.head(self.layer(x, src_mask=future))
+        return scores
+
+
+class Mixing(nn.Module):
+    """Computes something from all samples of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(36, 8), nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.first(images.flatten(1))
+        scores: Tensor = self.head(x - x.mean(0))
+        return scores
+
+
+def residual(model: Callable[[], nn.Module] = Residual) -> Task:
+    return replace(tiny.normed(), name="residual", model=model, loss=functional.cross_entropy)
+
+
+def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), label_smoothing=0.1)
+
+
+def sequences(loss: Callable[[Tensor, Tensor], Tensor] = token_cross_entropy, dropout: float = 0.0) -> Task:
+    draw = torch.Generator().manual_seed(0)
+    numbers = torch.randint(1, 30, (240, 7), generator=draw)
+    numbers[::3, 4:] = 0  # shorter ones
+    inputs, targets = numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous()
+    train, test = (inputs[:200], targets[:200]), (inputs[200:], targets[200:])
+    return Task(
+        name="sequences", title="Sequences", model=lambda: Sequence(dropout), train=train, test=test, loss=loss,
+        metric=token_top1,
+    )  # fmt: skip
+
+
+def folded(run: Assembly) -> StackedExecutor:
+    """The run's stacked executor, also on a CPU: the interpreter runs there."""
+    training = training_of(run)
+    net = net_of(run)
+    assert net is not None
+    return StackedExecutor(training.work, net, keeps=training.settings.optimizer.memory == "kept")
+
+
+def net_of(run: Assembly) -> "FoldedNet | None":
+    training = training_of(run)
+    model, most = run.task.initial_model(training.work.seed), training.work.execution.slots or MOST
+    return FoldedNet.of(training.work, model, run.server.layout, training.settings.optimizer, most=most)
+
+
+def trained(run: Assembly, *, folds: bool) -> list[Update]:
+    executor = folded(run) if folds else run.fleet.executor
+    return executor.train(run.server.tasks(range(3), 0.0))
+
+
+@RUNS
+@pytest.mark.parametrize(
+    ("task", "more"),
+    [
+        (residual(), {}),
+        (residual(lambda: Residual(lambda channels: nn.GroupNorm(2, channels))), {}),
+        (residual(), ADAM),
+        (sequences(), ADAM),
+        (sequences(padded_cross_entropy), {}),
+        (sequences(own_loss), {}),
+    ],
+    ids=["batch norm", "group norm", "adam", "tokens", "padding counts", "own loss"],
+)
+def test_folded_clients_agree_with_the_plain_loop(task: Task, more: dict[str, Any]) -> None:
+    found, wanted = (trained(objects_of(task, **more), folds=folds) for folds in (True, False))
+    assert distance(found, wanted) <= 2e-5
+    for one, other in zip(found, wanted, strict=True):
+        assert len(one.buffers) == len(other.buffers)
+        assert not len(one.buffers) or far(one.buffers, other.buffers) <= 1e-5
+    for update, given in zip(found, objects_of(task, **more).server.tasks(range(3), 0.0), strict=True):
+        start = given.model if update.natural else given.levels.pack(given.model, given.level)
+        assert far(update.values, start) > 1e-3, "it has learned something"
+
+
+@RUNS
+def test_kept_momentum_of_folded_clients() -> None:
+    run = objects_of(residual(), optimizer=HEAVY)
+    tasks, plain, executor = run.server.tasks(range(3), 0.0), run.fleet.executor, folded(run)
+    brought: list[Tensor | None] = [None, None, None]
+    for _ in range(2):
+        jobs = [replace(task, memory=memory) for task, memory in zip(tasks, brought, strict=True)]
+        found, wanted = executor.train(jobs), plain.train(jobs)
+        assert distance(found, wanted) <= 2e-5
+        brought = [update.memory for update in found]
+    assert all(memory is not None and float(memory.abs().max()) > 1e-3 for memory in brought)
+
+
+@RUNS
+@pytest.mark.parametrize("task", [residual(), sequences(dropout=0.2)], ids=["residual", "sequences"])
+def test_bits_do_not_depend_on_company(task: Task) -> None:
+    results = [trained(objects_of(task, tf32=True, slots=slots), folds=True) for slots in (1, 2, None)]
+    for other in results[1:]:
+        for one, same in zip(results[0], other, strict=True):
+            assert torch.equal(one.values, same.values)
+            assert torch.equal(one.buffers, same.buffers)
+            assert float(one.loss) == float(same.loss)
+
+
+@RUNS
+def test_dropout_draws_and_begins_anew_with_every_task() -> None:
+    run = objects_of(sequences(dropout=0.5))
+    tasks, executor = run.server.tasks(range(3), 0.0), folded(run)
+    first, again = executor.train(tasks), executor.train(tasks)
+    assert all(torch.equal(a.values, b.values) for a, b in zip(first, again, strict=True))
+    later = executor.train([replace(task, first_batch=task.first_batch + 2) for task in tasks])
+    without = trained(objects_of(sequences()), folds=True)
+    assert distance(first, without) > 1e-3
+    assert distance(first, later) > 1e-3
+
+
+@RUNS
+def test_a_model_that_mixes_samples_is_not_folded() -> None:
+    assert net_of(objects_of(residual(Mixing))) is None
+    assert net_of(objects_of(residual())) is not None
+
+
+@RUNS
+def test_widths_and_thresholds_are_not_folded() -> None:
+    assert net_of(objects_of(residual(), "fiarse")) is None
+    assert net_of(objects_of(residual(), "fedgmr", rules={"local": {"kind": "sgd", "proximal": 0.1}})) is None
+
+
+@RUNS
+@pytest.mark.parametrize(("size", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 1), (3, 3, 0)])
+def test_maxima_of_fields(size: int, stride: int, padding: int) -> None:
+    images = torch.randn((2, 5, 7, 8), device=DEVICE).round(decimals=1).requires_grad_()  # with ties
+    wanted = functional.max_pool2d(images, size, stride, padding)
+    slopes = torch.randn_like(wanted)
+    (into,) = torch.autograd.grad(wanted, images, slopes)
+    lying = images.detach().permute(0, 2, 3, 1).contiguous()
+    found, codes = pooling.forward(lying, size, stride, padding)
+    assert torch.equal(found.permute(0, 3, 1, 2), wanted)
+    back = pooling.backward(slopes.permute(0, 2, 3, 1).contiguous(), codes, lying.shape, size, stride, padding)
+    assert far(back.permute(0, 3, 1, 2).flatten(), into.flatten()) <= 1e-6

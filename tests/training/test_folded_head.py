@@ -1,0 +1,81 @@
+"""The last layer with its loss against torch; without a GPU in Triton's interpreter: `make test-kernels`."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedgmr.training.execution import TRITON
+from training.folded_clients import DEVICE, RUNS, draw, far, in_rows, outside
+
+if TRITON:
+    from fedgmr.training.folded import head
+
+
+def drawn(positions: int, width: int, classes: int, bias: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
+    """Three clients; every third position has no weight, and a target that is none."""
+    targets = torch.randint(classes, (3, positions), generator=torch.Generator().manual_seed(5)).to(DEVICE)
+    weights = draw(3, positions, seed=6).abs()
+    targets[:, 1::3], weights[:, 1::3] = 10**12, 0.0
+    if positions > 4:
+        targets[:, 4] = -100
+    b = in_rows(draw(3, classes, seed=4)) if bias else None
+    return draw(3, positions, width, seed=1), in_rows(2 * draw(3, classes, width, seed=3)), b, targets, weights
+
+
+def results(hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor) -> list[Tensor]:
+    """The losses and all gradients."""
+    dw, db = in_rows(torch.full_like(w, 7.0)), None if b is None else in_rows(torch.full_like(b, 7.0))
+    loss, kept = head.forward(hidden, w, b, targets, weights, "ieee")
+    dhidden = head.backward(kept, hidden, w, b, targets, weights, dw, db, "ieee")
+    assert bool((outside(dw) == 7.0).all())
+    return [loss, dhidden, dw] + ([] if db is None else [db])
+
+
+@RUNS
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize(
+    ("positions", "width", "classes", "bias"),
+    [(5, 7, 11, True), (130, 40, 150, False), (70, 96, 1100, True), (3, 100, 70, True)],
+)
+def test_losses_and_gradients_agree_with_torch(
+    positions: int, width: int, classes: int, bias: bool, written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "LEAST_CLASSES", 10**9 if written else 1)
+    hidden, w, b, targets, weights = drawn(positions, width, classes, bias)
+    found = results(hidden, w, b, targets, weights)
+    hidden64, w64 = hidden.double().requires_grad_(), w.double().requires_grad_()
+    b64 = None if b is None else b.double().requires_grad_()
+    logits = torch.einsum("ctw,cvw->ctv", hidden64, w64) + (0.0 if b64 is None else b64[:, None])
+    each = cross_entropy(logits.flatten(0, 1), targets.where(weights > 0, 0).flatten(), reduction="none")
+    loss = (each.view_as(targets) * weights.double()).sum(1)
+    wanted = [loss, *torch.autograd.grad(loss.sum(), [hidden64, w64] + ([] if b64 is None else [b64]))]
+    for one, other in zip(found, wanted, strict=True):
+        assert far(one, other) <= 4e-6
+
+
+@RUNS
+@pytest.mark.parametrize("written", [True, False])
+def test_a_client_does_not_depend_on_its_company(written: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "LEAST_CLASSES", 10**9 if written else 1)
+    everything = drawn(20, 24, 1030, True)
+    together = results(*everything)
+    for client in range(3):
+        alone = results(*(None if one is None else one[client : client + 1] for one in everything))  # type: ignore[arg-type]
+        assert all(torch.equal(one[client], other[0]) for one, other in zip(together, alone, strict=True))
+
+
+@RUNS
+def test_wide_layers_and_many_classes_take_their_own_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    for width, classes, kept in ((8, 12, 1), (8, 2048, 2), (130, 2048, 1)):
+        hidden, w, b, targets, weights = drawn(2, width, classes, False)
+        assert len(head.forward(hidden, w, b, targets, weights, "ieee")[1]) == kept
+
+
+@RUNS
+def test_large_logits_stay_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    for least in (1, 10**9):
+        monkeypatch.setattr(head, "LEAST_CLASSES", least)
+        hidden, w, b, targets, weights = drawn(4, 8, 600, True)
+        found = results(100 * hidden, 100 * w, b, targets, weights)
+        assert all(bool(one.isfinite().all()) for one in found)

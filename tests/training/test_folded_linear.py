@@ -1,0 +1,56 @@
+"""Linear layers of many clients against torch; without a GPU in Triton's interpreter: `make test-kernels`."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedgmr.training.execution import TRITON
+from training.folded_clients import RUNS, draw, far, in_rows, outside
+
+if TRITON:
+    from fedgmr.training.folded import linear
+
+
+def results(x: Tensor, w: Tensor, b: Tensor | None, dy: Tensor) -> list[Tensor]:
+    """The outputs and all gradients."""
+    dw, db = torch.full_like(w, 7.0), None if b is None else in_rows(torch.full_like(b, 7.0))
+    dw = in_rows(dw)
+    y = linear.forward(x, w, b, "ieee")
+    dx = linear.backward(dy, x, w, dw, db, inputs=True, precision="ieee")
+    assert dx is not None
+    assert bool((outside(dw) == 7.0).all())
+    return [y, dx, dw] + ([] if db is None else [db])
+
+
+@RUNS
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs", "bias"),
+    [(5, 7, 3, True), (70, 33, 40, True), (300, 24, 20, True), (65, 96, 130, False), (2, 600, 5, True)],
+)
+def test_layers_agree_with_torch(rows: int, inputs: int, outputs: int, bias: bool) -> None:
+    x, dy = draw(3, rows, inputs, seed=1), draw(3, rows, outputs, seed=2)
+    w, b = in_rows(draw(3, outputs, inputs, seed=3)), in_rows(draw(3, outputs, seed=4)) if bias else None
+    found = results(x, w, b, dy)
+    x64, w64 = x.double().requires_grad_(), w.double().requires_grad_()
+    b64 = draw(3, outputs, seed=4).double().requires_grad_() if bias else None
+    y = torch.einsum("cri,coi->cro", x64, w64) + (0.0 if b64 is None else b64[:, None])
+    wanted = [y, *torch.autograd.grad(y, [x64, w64] + ([] if b64 is None else [b64]), dy.double())]
+    for one, other in zip(found, wanted, strict=True):
+        assert far(one, other) <= 2e-6
+
+
+@RUNS
+def test_a_client_does_not_depend_on_its_company() -> None:
+    x, dy = draw(3, 300, 24, seed=1), draw(3, 300, 20, seed=2)
+    w, b = in_rows(draw(3, 20, 24, seed=3)), in_rows(draw(3, 20, seed=4))
+    together = results(x, w, b, dy)
+    for client in range(3):
+        part = slice(client, client + 1)
+        alone = results(x[part], w[part], b[part], dy[part])
+        assert all(torch.equal(one[client], other[0]) for one, other in zip(together, alone, strict=True))
+
+
+@RUNS
+def test_the_first_layer_needs_no_input_gradient() -> None:
+    x, w, dy = draw(2, 4, 3), draw(2, 5, 3), draw(2, 4, 5)
+    assert linear.backward(dy, x, w, torch.empty_like(w), None, inputs=False, precision="ieee") is None
