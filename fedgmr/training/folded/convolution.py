@@ -133,15 +133,13 @@ def _forward_tiles(layer: Conv, batch: int) -> Tiles:
     rows, columns = batch * layer.out_height * layer.out_width, power(layer.outputs)
     if is_flat(layer):
         return Tiles(rows=128, columns=min(64, columns), depth=32)
-    if rows <= 128:
-        return Tiles(rows=64, columns=min(64, columns), depth=64)
-    return Tiles(rows=128 if columns <= 64 and rows >= 4096 else 64, columns=min(128, columns), depth=32)
+    return Tiles(rows=64, columns=min(128, columns), depth=32, stages=4 if rows <= 128 or columns <= 64 else 3)
 
 
 def _backward_tiles(layer: Conv, batch: int) -> Tiles:
     columns = min(64, power(layer.inputs))
     if _rows_before(layer, batch) <= 128:
-        return Tiles(rows=32, columns=columns, depth=64, stages=4)
+        return Tiles(rows=32, columns=columns, depth=64, warps=2)
     return Tiles(rows=64, columns=columns, depth=32, warps=2)
 
 

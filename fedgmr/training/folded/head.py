@@ -11,6 +11,7 @@ whose operand would lie crosswise. Widths are cut in pieces of 64 + 32, so that 
 added up without the rounding of "tf32". Read next: `linear.py`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -89,14 +90,19 @@ def forward(
     return _added(losses), (heights, dhidden)
 
 
-def backward(
-    kept: tuple[Tensor, ...], hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor,
-    dw: Tensor, db: Tensor | None, precision: str,
-) -> Tensor:  # fmt: skip
-    """Write the gradients of weights and biases, for a gradient of one of every loss; return that of `hidden`.
+def input_gradients(kept: Sequence[Tensor], w: Tensor, precision: str) -> Tensor:
+    """The gradient of `hidden`, for a gradient of one of every loss; `kept` is what `forward` handed over."""
+    return linear.input_gradients(kept[0], w, precision) if len(kept) == 1 else kept[1]
+
+
+def weight_gradients(
+    kept: Sequence[Tensor], hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor, dw: Tensor,
+    db: Tensor | None, precision: str,
+) -> None:  # fmt: skip
+    """Write the gradients of weights and biases, for a gradient of one of every loss.
 
     Args:
-        kept: what `forward` handed over; the result may be a part of it.
+        kept: what `forward` handed over.
         hidden: as for `forward`, like the following.
         w: [clients, classes, width].
         b: [clients, classes], or None.
@@ -107,10 +113,9 @@ def backward(
         precision: "tf32" or "ieee".
     """
     if len(kept) == 1:
-        dx = linear.backward(kept[0], hidden, w, dw, db, inputs=True, precision=precision)
-        assert dx is not None
-        return dx
-    heights, dhidden = kept
+        linear.weight_gradients(kept[0], hidden, dw, db, precision)
+        return
+    heights, _ = kept
     clients, positions, width = hidden.shape
     classes = w.shape[1]
     turned = _turned(hidden)
@@ -122,7 +127,6 @@ def backward(
         EVEN=first + second == width, BIAS=b is not None, PRECISION=precision,
         num_warps=BACKWARD.warps, num_stages=BACKWARD.stages,
     )  # fmt: skip
-    return dhidden
 
 
 def _pieces(width: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ places in the rows of gradients and hands on the gradient of what it was given. 
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
@@ -44,6 +45,9 @@ class Stack(Protocol):
 
     def next_draw(self) -> int:
         """A number for the next layer that draws, from 0 in every step."""
+
+    def beside(self, *read: Tensor) -> AbstractContextManager[None]:
+        """Within it, compute what nothing waits for before the step's end; `read` stays as it is until then."""
 
 
 class _Apply(torch.autograd.Function):
@@ -140,8 +144,9 @@ class Conv(Folded):
         self, products: ConvProducts, slopes: Tensor, x: Tensor, *, needed: Sequence[bool]
     ) -> list[Tensor | None]:
         dy = self.images(slopes)
+        with self.stack.beside(x, dy):
+            products.weight_gradient(x, dy, self.gradient, self.slope("bias"))
         dx = products.input_gradient(dy, self.weight) if needed[0] else None
-        products.weight_gradient(x, dy, self.gradient, self.slope("bias"))
         return [None if dx is None else _channels_first(dx.flatten(0, 1))]
 
 
@@ -199,11 +204,9 @@ class Linear(Folded):
 
     def _back(self, shape: torch.Size, slopes: Tensor, x: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
         dy = self.by_client(slopes.contiguous(), slopes.shape[-1])
-        dx = linear.backward(
-            dy, x, self.weight, self.gradient, self.slope("bias"), inputs=needed[0],
-            precision=self.stack.precision,
-        )  # fmt: skip
-        return [None if dx is None else dx.view(shape)]
+        with self.stack.beside(dy, x):
+            linear.weight_gradients(dy, x, self.gradient, self.slope("bias"), self.stack.precision)
+        return [linear.input_gradients(dy, self.weight, self.stack.precision).view(shape) if needed[0] else None]
 
 
 class LayerNorm(Folded):
@@ -269,12 +272,14 @@ class Embedding(Folded):
 
     def _back(self, slopes: Tensor, ids: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
         dy = slopes.contiguous().view(*ids.shape, -1)
-        embedding.backward(ids, dy, self.gradient, self.module.padding_idx)
+        with self.stack.beside(ids, dy):
+            embedding.backward(ids, dy, self.gradient, self.module.padding_idx)
         return [None]
 
     def _shared_back(self, slopes: Tensor, ids: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
         dy = slopes.contiguous().view(self.stack.count, self.stack.batch, len(ids), -1)
-        embedding.shared_backward(ids, dy, self.gradient, self.module.padding_idx)
+        with self.stack.beside(ids, dy):
+            embedding.shared_backward(ids, dy, self.gradient, self.module.padding_idx)
         return [None]
 
 
@@ -392,11 +397,12 @@ class Head(Folded):
         needed: Sequence[bool],
     ) -> list[Tensor | None]:  # fmt: skip
         """The losses are what is derived, so their slopes are 1."""
-        dx = head.backward(
-            kept, x, self.weight, self.own("bias"), targets, weights, self.gradient, self.slope("bias"),
-            self.stack.precision,
-        )  # fmt: skip
-        return [dx.view(shape), None, None]
+        with self.stack.beside(x, targets, weights, *kept):
+            head.weight_gradients(
+                kept, x, self.weight, self.own("bias"), targets, weights, self.gradient, self.slope("bias"),
+                self.stack.precision,
+            )  # fmt: skip
+        return [head.input_gradients(kept, self.weight, self.stack.precision).view(shape), None, None]
 
 
 # By the class of a module, not of its subclasses.

@@ -53,28 +53,15 @@ def forward(x: Tensor, w: Tensor, b: Tensor | None, precision: str, *, tiles: Ti
     return y
 
 
-def backward(
-    dy: Tensor, x: Tensor, w: Tensor, dw: Tensor, db: Tensor | None, *, inputs: bool, precision: str,
-    tiles: Tiles | None = None, weight_tiles: Tiles | None = None,
-) -> Tensor | None:  # fmt: skip
-    """Write the gradients of weights and biases; return that of the inputs if it is wished.
+def input_gradients(dy: Tensor, w: Tensor, precision: str, *, tiles: Tiles | None = None) -> Tensor:
+    """The gradient of the inputs.
 
     Args:
         dy: the gradient of the outputs, [clients, rows, outputs].
-        x: the inputs, [clients, rows, inputs].
         w: the weights, [clients, outputs, inputs].
-        dw: where their gradient is written.
-        db: where the gradient of the biases is written, [clients, outputs].
-        inputs: whether the gradient of the inputs is wished.
         precision: "tf32" or "ieee".
-        tiles: other block sizes for the gradient of the inputs.
-        weight_tiles: other block sizes for the gradient of the weights.
+        tiles: other block sizes.
     """
-    _weight_gradients(dy, x, dw, db, precision, weight_tiles)
-    return _input_gradients(dy, w, precision, tiles) if inputs else None
-
-
-def _input_gradients(dy: Tensor, w: Tensor, precision: str, tiles: Tiles | None) -> Tensor:
     clients, rows, outputs = dy.shape
     inputs = w.shape[2]
     dx = dy.new_empty((clients, rows, inputs))
@@ -88,9 +75,19 @@ def _input_gradients(dy: Tensor, w: Tensor, precision: str, tiles: Tiles | None)
     return dx
 
 
-def _weight_gradients(
-    dy: Tensor, x: Tensor, dw: Tensor, db: Tensor | None, precision: str, tiles: Tiles | None
+def weight_gradients(
+    dy: Tensor, x: Tensor, dw: Tensor, db: Tensor | None, precision: str, *, tiles: Tiles | None = None
 ) -> None:
+    """Write the gradients of weights and biases.
+
+    Args:
+        dy: the gradient of the outputs, [clients, rows, outputs].
+        x: the inputs, [clients, rows, inputs].
+        dw: where the gradient of the weights is written, [clients, outputs, inputs].
+        db: where the gradient of the biases is written, [clients, outputs].
+        precision: "tf32" or "ieee".
+        tiles: other block sizes.
+    """
     (clients, rows, outputs), inputs = dy.shape, x.shape[2]
     tiles = tiles or gradient_tiles(inputs)
     blocks = triton.cdiv(outputs, tiles.rows), triton.cdiv(inputs, tiles.columns)

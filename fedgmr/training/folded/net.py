@@ -6,8 +6,8 @@ graph's own memory, so that the steps can be captured as one CUDA graph. Read ne
 `fedgmr/training/stacked/executor.py`, which calls it.
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,8 @@ class FoldedNet(Rows):
         self.moments = torch.zeros((2 if self.adam else 0, *self.weights.shape), device=self.device)
         self.anchor = torch.zeros((), device=self.device, requires_grad=True)
         self.count, self._draws, self._loss = 1, 0, work.task.loss
+        self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self._read: list[Tensor] = []  # what is still read on the side stream
         self._seeds = torch.zeros(most, dtype=torch.int64, device=self.device)
         self._places = {place.name: place for place in plan.layout.parameters}
         self._statistics = {place.name: place for place in plan.layout.buffers}
@@ -116,6 +118,17 @@ class FoldedNet(Rows):
         self._draws += 1
         return self._draws - 1
 
+    @contextmanager
+    def beside(self, *read: Tensor) -> Iterator[None]:
+        """Compute on another stream, which the step waits for at its end."""
+        if self._side is None:
+            yield
+            return
+        self._side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._side):
+            yield
+        self._read += read
+
     @property
     def seeds(self) -> Tensor:
         """Of the present step."""
@@ -158,6 +171,9 @@ class FoldedNet(Rows):
                 each = zip(outputs.unflatten(0, (count, -1)), targets, strict=True)
                 losses = torch.stack([self._loss(own, wanted) for own, wanted in each])
             torch.autograd.grad(losses.sum(), self.anchor, allow_unused=True)
+        if self._side is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self._side)
+            self._read.clear()
         return losses.detach()
 
     def stands_alone(self, inputs: Tensor, targets: Tensor) -> bool:
