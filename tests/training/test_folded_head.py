@@ -67,9 +67,23 @@ def test_a_client_does_not_depend_on_its_company(written: bool, monkeypatch: pyt
 
 @RUNS
 def test_wide_layers_and_many_classes_take_their_own_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    for width, classes, kept in ((8, 12, 1), (8, 2048, 2), (130, 2048, 1)):
+    for width, classes, kept in ((8, 12, 1), (8, 2048, 6), (130, 2048, 1)):
         hidden, w, b, targets, weights = drawn(2, width, classes, False)
         assert len(head.forward(hidden, w, b, targets, weights, "ieee")[1]) == kept
+
+
+@RUNS
+def test_positions_without_weight_give_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "LEAST_CLASSES", 1)
+    hidden, w, b, targets, weights = drawn(140, 8, 70, True)
+    weights[0], weights[1, :100] = 0.0, 0.0
+    loss, dhidden, dw, db = results(hidden, w, b, targets, weights)
+    assert not any(bool(one[0].any()) for one in (loss, dhidden, dw, db))
+    assert not dhidden[weights == 0.0].any()
+    assert b is not None
+    rest = [one[1:2, 100:].contiguous() for one in (hidden, targets, weights)]
+    alone = results(rest[0], w[1:2], b[1:2], *rest[1:])
+    assert torch.equal(alone[2][0], dw[1])
 
 
 @RUNS
