@@ -39,6 +39,7 @@ class Tiles:
 
 FORWARD = Tiles(positions=128, classes=64, warps=8, stages=2)
 BACKWARD = Tiles(positions=64, classes=128, warps=8, stages=2)
+EXACT = Tiles(positions=32, classes=32, warps=4, stages=2)  # for "ieee", whose products are not for matrix units
 
 
 def forward(
@@ -66,21 +67,22 @@ def forward(
             slopes, targets, weights, losses, positions, classes, SIZE=min(4096, triton.next_power_of_2(classes))
         )
         return _added(losses), (slopes,)
+    tiles = FORWARD if precision == "tf32" else EXACT
     turned = _turned(w)
     order, counts = targets.new_empty(targets.shape, dtype=torch.int32), targets.new_empty(clients, dtype=torch.int32)
     _arrange[(clients,)](weights, order, counts, positions, SIZE=1024)
-    splits = min(triton.cdiv(_ENOUGH, triton.cdiv(positions, FORWARD.positions)), triton.cdiv(classes, 512))
-    share = triton.cdiv(triton.cdiv(classes, splits), FORWARD.classes) * FORWARD.classes
+    splits = min(triton.cdiv(_ENOUGH, triton.cdiv(positions, tiles.positions)), triton.cdiv(classes, 512))
+    share = triton.cdiv(triton.cdiv(classes, splits), tiles.classes) * tiles.classes
     splits = triton.cdiv(classes, share)
     tops, totals = (hidden.new_empty((clients, splits, positions)) for _ in range(2))
     pulls = hidden.new_empty((clients, splits, positions, width))
     first, second = _pieces(width)
-    _walk[(triton.cdiv(positions, FORWARD.positions), splits, clients)](
+    _walk[(triton.cdiv(positions, tiles.positions), splits, clients)](
         hidden, w, hidden if b is None else b, turned, order, counts, tops, totals, pulls, w.stride(0),
         0 if b is None else b.stride(0), turned.shape[2], positions, classes, width, share, splits,
-        POSITIONS=FORWARD.positions, CLASSES=FORWARD.classes,
+        POSITIONS=tiles.positions, CLASSES=tiles.classes,
         FIRST=first, SECOND=second, EVEN=first + second == width, BIAS=b is not None, PRECISION=precision,
-        num_warps=FORWARD.warps, num_stages=FORWARD.stages,
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     heights, losses, shares = (torch.empty_like(weights) for _ in range(3))
     goals = torch.empty_like(order)
@@ -117,14 +119,15 @@ def backward(
     dhidden, packed, heights, shares, goals, counts = kept
     clients, positions, width = hidden.shape
     classes = w.shape[1]
+    tiles = BACKWARD if precision == "tf32" else EXACT
     turned = _turned(packed)
     first, second = _pieces(width)
-    _weigh[(triton.cdiv(classes, BACKWARD.classes), clients)](
+    _weigh[(triton.cdiv(classes, tiles.classes), clients)](
         packed, turned, w, hidden if b is None else b, goals, shares, heights, counts, dw, dw if db is None else db,
         w.stride(0), 0 if b is None else b.stride(0), dw.stride(0), 0 if db is None else db.stride(0), turned.shape[2],
-        positions, classes, width, POSITIONS=BACKWARD.positions, CLASSES=BACKWARD.classes, FIRST=first, SECOND=second,
+        positions, classes, width, POSITIONS=tiles.positions, CLASSES=tiles.classes, FIRST=first, SECOND=second,
         EVEN=first + second == width, BIAS=b is not None, PRECISION=precision,
-        num_warps=BACKWARD.warps, num_stages=BACKWARD.stages,
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return dhidden
 
@@ -193,9 +196,9 @@ def _arrange(weights, order, counts, positions, SIZE: tl.constexpr):  # type: ig
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _walk(  # type: ignore[no-untyped-def]
-    hidden, w, b, turned, order, counts, tops, totals, pulls, w_row, b_row, room, positions, classes, width, share, splits,
-    POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, EVEN: tl.constexpr,
-    BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    hidden, w, b, turned, order, counts, tops, totals, pulls, w_row, b_row, room, positions, classes, width, share,
+    splits, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    EVEN: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Of a block of positions over a share of the classes: highest logit, sum of powers, class weights by power.
 
