@@ -27,7 +27,7 @@ def results(hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weight
     """The losses and all gradients."""
     dw, db = in_rows(torch.full_like(w, 7.0)), None if b is None else in_rows(torch.full_like(b, 7.0))
     loss, kept = head.forward(hidden, w, b, targets, weights, "ieee")
-    head.weight_gradients(kept, hidden, w, b, targets, weights, dw, db, "ieee")
+    head.weight_gradients(kept, hidden, w, b, dw, db, "ieee")
     dhidden = head.input_gradients(kept, w, "ieee")
     assert bool((outside(dw) == 7.0).all())
     return [loss, dhidden, dw] + ([] if db is None else [db])
@@ -37,7 +37,7 @@ def results(hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weight
 @pytest.mark.parametrize("written", [True, False])
 @pytest.mark.parametrize(
     ("positions", "width", "classes", "bias"),
-    [(5, 7, 11, True), (130, 40, 150, False), (70, 96, 1100, True), (3, 100, 70, True)],
+    [(5, 7, 11, True), (130, 40, 150, False), (40, 96, 560, True), (3, 100, 70, True)],
 )
 def test_losses_and_gradients_agree_with_torch(
     positions: int, width: int, classes: int, bias: bool, written: bool, monkeypatch: pytest.MonkeyPatch
@@ -68,9 +68,23 @@ def test_a_client_does_not_depend_on_its_company(written: bool, monkeypatch: pyt
 
 @RUNS
 def test_wide_layers_and_many_classes_take_their_own_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    for width, classes, kept in ((8, 12, 1), (8, 2048, 2), (130, 2048, 1)):
+    for width, classes, kept in ((8, 12, 1), (8, 2048, 6), (130, 2048, 1)):
         hidden, w, b, targets, weights = drawn(2, width, classes, False)
         assert len(head.forward(hidden, w, b, targets, weights, "ieee")[1]) == kept
+
+
+@RUNS
+def test_positions_without_weight_give_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "LEAST_CLASSES", 1)
+    hidden, w, b, targets, weights = drawn(140, 8, 70, True)
+    weights[0], weights[1, :100] = 0.0, 0.0
+    loss, dhidden, dw, db = results(hidden, w, b, targets, weights)
+    assert not any(bool(one[0].any()) for one in (loss, dhidden, dw, db))
+    assert not dhidden[weights == 0.0].any()
+    assert b is not None
+    rest = [one[1:2, 100:].contiguous() for one in (hidden, targets, weights)]
+    alone = results(rest[0], w[1:2], b[1:2], *rest[1:])
+    assert torch.equal(alone[2][0], dw[1])
 
 
 @RUNS

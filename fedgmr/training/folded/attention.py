@@ -39,6 +39,7 @@ class Tiles:
 FORWARD = Tiles(queries=64, keys=32, warps=4)
 BACKWARD = Tiles(queries=_ONE_BLOCK, keys=64, warps=8)  # where one program takes all queries
 BACKWARD_LONG = Tiles(queries=64, keys=64, warps=4)
+EXACT = Tiles(queries=32, keys=32, warps=4)  # for "ieee", whose products are not for matrix units
 
 
 def forward(
@@ -65,7 +66,7 @@ def forward(
     samples, length, size = _sizes(qkv, heads)
     out = qkv.new_empty((samples, length, heads * size))
     heights = qkv.new_empty((samples, heads, length))
-    tiles = tiles or FORWARD
+    tiles = tiles or (FORWARD if precision == "tf32" else EXACT)
     queries, keys = (min(most, _power(length)) for most in (tiles.queries, tiles.keys))
     _attend[(samples * heads, triton.cdiv(length, queries))](
         qkv, *_shared(qkv, hidden, p, seeds), out, heights, length, heads, number, p, size**-0.5, HEAD=size,
@@ -82,8 +83,8 @@ def backward(
     """The gradient of `qkv`, from that of the result; the other arguments are those of `forward`, and what it gave."""
     samples, length, size = _sizes(qkv, heads)
     dqkv = torch.empty_like(qkv)
-    whole = length <= _ONE_BLOCK
-    tiles = tiles or (BACKWARD if whole else BACKWARD_LONG)
+    whole = length <= (_ONE_BLOCK if precision == "tf32" else EXACT.queries)
+    tiles = tiles or ((BACKWARD if whole else BACKWARD_LONG) if precision == "tf32" else EXACT)
     queries, keys = (min(most, _power(length)) for most in (_ONE_BLOCK if whole else tiles.queries, tiles.keys))
     shared = _shared(qkv, hidden, p, seeds)
     deltas = torch.empty_like(heights)

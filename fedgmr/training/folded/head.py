@@ -4,7 +4,8 @@ A net that predicts one of many words spends most of its time here. Its logits a
 block of positions, walks over a share of the classes and carries the highest logit, the sum of the powers and the sum
 of class weights by power, which is what the gradient of the hidden values needs. So the forward pass ends with that
 gradient too, and the backward pass is one product for the weights, for which logits are computed once more. Where
-classes are few or hidden values are wide, logits are written, and the layer is one of `linear.py`.
+classes are few or hidden values are wide, logits are written, and the layer is one of `linear.py`. Positions without
+weight, such as padding, are put behind the others, and no program walks for them.
 
 Matrix units want the sum's numbers side by side in both operands: `_turn` makes transposed copies for the products
 whose operand would lie crosswise. Widths are cut in pieces of 64 + 32, so that 96 is not 128. The target's logit is
@@ -39,6 +40,7 @@ class Tiles:
 
 FORWARD = Tiles(positions=128, classes=64, warps=8, stages=2)
 BACKWARD = Tiles(positions=64, classes=128, warps=8, stages=2)
+EXACT = Tiles(positions=32, classes=32, warps=4, stages=2)  # for "ieee", whose products are not for matrix units
 
 
 def forward(
@@ -66,39 +68,42 @@ def forward(
             slopes, targets, weights, losses, positions, classes, SIZE=min(4096, triton.next_power_of_2(classes))
         )
         return _added(losses), (slopes,)
+    tiles = FORWARD if precision == "tf32" else EXACT
     turned = _turned(w)
-    splits = min(triton.cdiv(_ENOUGH, triton.cdiv(positions, FORWARD.positions)), triton.cdiv(classes, 512))
-    share = triton.cdiv(triton.cdiv(classes, splits), FORWARD.classes) * FORWARD.classes
+    order, counts = targets.new_empty(targets.shape, dtype=torch.int32), targets.new_empty(clients, dtype=torch.int32)
+    _arrange[(clients,)](weights, order, counts, positions, SIZE=1024)
+    splits = min(triton.cdiv(_ENOUGH, triton.cdiv(positions, tiles.positions)), triton.cdiv(classes, 512))
+    share = triton.cdiv(triton.cdiv(classes, splits), tiles.classes) * tiles.classes
     splits = triton.cdiv(classes, share)
     tops, totals = (hidden.new_empty((clients, splits, positions)) for _ in range(2))
     pulls = hidden.new_empty((clients, splits, positions, width))
     first, second = _pieces(width)
-    _walk[(triton.cdiv(positions, FORWARD.positions), splits, clients)](
-        hidden, w, hidden if b is None else b, turned, tops, totals, pulls, w.stride(0),
+    _walk[(triton.cdiv(positions, tiles.positions), splits, clients)](
+        hidden, w, hidden if b is None else b, turned, order, counts, tops, totals, pulls, w.stride(0),
         0 if b is None else b.stride(0), turned.shape[2], positions, classes, width, share, splits,
-        POSITIONS=FORWARD.positions, CLASSES=FORWARD.classes,
+        POSITIONS=tiles.positions, CLASSES=tiles.classes,
         FIRST=first, SECOND=second, EVEN=first + second == width, BIAS=b is not None, PRECISION=precision,
-        num_warps=FORWARD.warps, num_stages=FORWARD.stages,
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
-    heights, losses = torch.empty_like(weights), torch.empty_like(weights)
-    dhidden = torch.empty_like(hidden)
+    heights, losses, shares = (torch.empty_like(weights) for _ in range(3))
+    goals = torch.empty_like(order)
+    packed, dhidden = torch.empty_like(hidden), torch.empty_like(hidden)
     _combine[(triton.cdiv(positions, 16), clients)](
-        hidden, w, hidden if b is None else b, targets, weights, tops, totals, pulls, heights, losses, dhidden,
-        w.stride(0), 0 if b is None else b.stride(0), positions, classes, width, splits, POSITIONS=16,
-        WIDTH=triton.next_power_of_2(width), BIAS=b is not None,
+        hidden, w, hidden if b is None else b, targets, weights, order, counts, tops, totals, pulls, heights, losses,
+        shares, goals, packed, dhidden, w.stride(0), 0 if b is None else b.stride(0), positions, classes, width, splits,
+        POSITIONS=16, WIDTH=triton.next_power_of_2(width), BIAS=b is not None,
     )  # fmt: skip
-    return _added(losses), (heights, dhidden)
+    return _added(losses), (dhidden, packed, heights, shares, goals, counts)
 
 
 def input_gradients(kept: Sequence[Tensor], w: Tensor, precision: str) -> Tensor:
     """The gradient of `hidden`, for a gradient of one of every loss; `kept` is what `forward` handed over."""
-    return linear.input_gradients(kept[0], w, precision) if len(kept) == 1 else kept[1]
+    return linear.input_gradients(kept[0], w, precision) if len(kept) == 1 else kept[0]
 
 
 def weight_gradients(
-    kept: Sequence[Tensor], hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor, dw: Tensor,
-    db: Tensor | None, precision: str,
-) -> None:  # fmt: skip
+    kept: Sequence[Tensor], hidden: Tensor, w: Tensor, b: Tensor | None, dw: Tensor, db: Tensor | None, precision: str
+) -> None:
     """Write the gradients of weights and biases, for a gradient of one of every loss.
 
     Args:
@@ -106,8 +111,6 @@ def weight_gradients(
         hidden: as for `forward`, like the following.
         w: [clients, classes, width].
         b: [clients, classes], or None.
-        targets: [clients, positions].
-        weights: [clients, positions].
         dw: where the gradient of `w` is written.
         db: where that of `b` is written.
         precision: "tf32" or "ieee".
@@ -115,17 +118,18 @@ def weight_gradients(
     if len(kept) == 1:
         linear.weight_gradients(kept[0], hidden, dw, db, precision)
         return
-    heights, _ = kept
+    _, packed, heights, shares, goals, counts = kept
     clients, positions, width = hidden.shape
     classes = w.shape[1]
-    turned = _turned(hidden)
+    tiles = BACKWARD if precision == "tf32" else EXACT
+    turned = _turned(packed)
     first, second = _pieces(width)
-    _weigh[(triton.cdiv(classes, BACKWARD.classes), clients)](
-        hidden, turned, w, hidden if b is None else b, targets, weights, heights, dw, dw if db is None else db,
+    _weigh[(triton.cdiv(classes, tiles.classes), clients)](
+        packed, turned, w, hidden if b is None else b, goals, shares, heights, counts, dw, dw if db is None else db,
         w.stride(0), 0 if b is None else b.stride(0), dw.stride(0), 0 if db is None else db.stride(0), turned.shape[2],
-        positions, classes, width, POSITIONS=BACKWARD.positions, CLASSES=BACKWARD.classes, FIRST=first, SECOND=second,
+        positions, classes, width, POSITIONS=tiles.positions, CLASSES=tiles.classes, FIRST=first, SECOND=second,
         EVEN=first + second == width, BIAS=b is not None, PRECISION=precision,
-        num_warps=BACKWARD.warps, num_stages=BACKWARD.stages,
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
 
 
@@ -170,14 +174,36 @@ def _turn(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _arrange(weights, order, counts, positions, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A client's positions with weight, then the others, and how many have one."""
+    client = tl.program_id(0).to(tl.int64)
+    weights += client * positions
+    order += client * positions
+    counted = tl.zeros([SIZE], tl.int32)
+    for start in range(0, positions, SIZE):
+        position = start + tl.arange(0, SIZE)
+        counted += (tl.load(weights + position, mask=position < positions, other=0.0) != 0.0).to(tl.int32)
+    count = tl.sum(counted, 0)
+    tl.store(counts + client, count)
+    met = count * 0
+    for start in range(0, positions, SIZE):
+        position = start + tl.arange(0, SIZE)
+        there = position < positions
+        told = tl.load(weights + position, mask=there, other=0.0) != 0.0
+        before = met + tl.cumsum(told.to(tl.int32), 0) - told.to(tl.int32)
+        tl.store(order + tl.where(told, before, count + position - before), position, mask=there)
+        met += tl.sum(told.to(tl.int32), 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _walk(  # type: ignore[no-untyped-def]
-    hidden, w, b, turned, tops, totals, pulls, w_row, b_row, room, positions, classes, width, share, splits,
-    POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, EVEN: tl.constexpr,
-    BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    hidden, w, b, turned, order, counts, tops, totals, pulls, w_row, b_row, room, positions, classes, width, share,
+    splits, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    EVEN: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Of a block of positions over a share of the classes: highest logit, sum of powers, class weights by power.
 
-    Logits are counted in powers of two.
+    Logits are counted in powers of two. Results lie in the order of `order`.
     """
     split = tl.program_id(1)
     client = tl.program_id(2).to(tl.int64)
@@ -185,8 +211,10 @@ def _walk(  # type: ignore[no-untyped-def]
     b += client * b_row
     hidden += client * positions * width
     turned += client * width * room
-    position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
-    real = position < positions
+    count = tl.load(counts + client)
+    place = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
+    real = place < count
+    position = tl.load(order + client * positions + place, mask=real, other=0)
     one = tl.arange(0, FIRST)
     mask = real[:, None] if EVEN else real[:, None] & (one < width)[None, :]
     hidden_1 = tl.load(hidden + position[:, None] * width + one[None, :], mask=mask, other=0.0)
@@ -198,7 +226,8 @@ def _walk(  # type: ignore[no-untyped-def]
         pull_2 = tl.zeros([POSITIONS, SECOND], tl.float32)
     top = tl.full([POSITIONS], float("-inf"), tl.float32)
     total = tl.zeros([POSITIONS], tl.float32)
-    for start in range(split * share, tl.minimum(classes, (split + 1) * share), CLASSES):
+    last = tl.where(tl.program_id(0) * POSITIONS < count, tl.minimum(classes, (split + 1) * share), 0)
+    for start in range(split * share, last, CLASSES):
         label = start + tl.arange(0, CLASSES)
         there = label < classes
         known = there[None, :] if EVEN else there[None, :] & (one < width)[:, None]
@@ -227,7 +256,7 @@ def _walk(  # type: ignore[no-untyped-def]
             else:
                 across = tl.load(turned + two[None, :] * room + label[:, None], mask=(two < width)[None, :], other=0.0)
             pull_2 = tl.dot(power, across, pull_2 * shrink[:, None], input_precision=PRECISION)
-    to = (client * splits + split) * positions + position
+    to = (client * splits + split) * positions + place
     tl.store(tops + to, top, mask=real)
     tl.store(totals + to, total, mask=real)
     mask = real[:, None] if EVEN else real[:, None] & (one < width)[None, :]
@@ -239,53 +268,60 @@ def _walk(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _combine(  # type: ignore[no-untyped-def]
-    hidden, w, b, targets, weights, tops, totals, pulls, heights, losses, dhidden, w_row, b_row, positions, classes,
-    width, splits, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr,
+    hidden, w, b, targets, weights, order, counts, tops, totals, pulls, heights, losses, shares, goals, packed, dhidden,
+    w_row, b_row, positions, classes, width, splits, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """From the shares of all classes, in their order: log-sum-exp in powers of two, loss, gradient of `hidden`."""
+    """From the shares of all classes, in their order: log-sum-exp in powers of two, loss, gradient of `hidden`.
+
+    What the backward pass reads is written in the order of `order`, with zeros for positions without weight.
+    """
     client = tl.program_id(1).to(tl.int64)
-    position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
-    real = position < positions
+    place = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
+    there = place < positions
+    told = place < tl.load(counts + client)
+    at = client * positions + place
+    own_at = client * positions + tl.load(order + at, mask=there, other=0)
     column = tl.arange(0, WIDTH)
-    inside = real[:, None] & (column < width)[None, :]
-    at = client * positions + position
-    tops += client * splits * positions + position
-    totals += client * splits * positions + position
-    pulls += client * splits * positions * width + position[:, None] * width + column[None, :]
+    inside = there[:, None] & (column < width)[None, :]
+    known = told[:, None] & (column < width)[None, :]
+    tops += client * splits * positions + place
+    totals += client * splits * positions + place
+    pulls += client * splits * positions * width + place[:, None] * width + column[None, :]
     top = tl.full([POSITIONS], float("-inf"), tl.float32)
     for split in range(0, splits):
-        top = tl.maximum(top, tl.load(tops + split * positions, mask=real, other=0.0))
+        top = tl.maximum(top, tl.load(tops + split * positions, mask=told, other=0.0))
     total = tl.zeros([POSITIONS], tl.float32)
     pull = tl.zeros([POSITIONS, WIDTH], tl.float32)
     for split in range(0, splits):
-        part = tl.exp2(tl.load(tops + split * positions, mask=real, other=0.0) - top)
-        total += tl.load(totals + split * positions, mask=real, other=1.0) * part
-        pull += tl.load(pulls + split * positions * width, mask=inside, other=0.0) * part[:, None]
+        part = tl.exp2(tl.load(tops + split * positions, mask=told, other=0.0) - top)
+        total += tl.load(totals + split * positions, mask=told, other=1.0) * part
+        pull += tl.load(pulls + split * positions * width, mask=known, other=0.0) * part[:, None]
     height = top + tl.log2(total)
-    weight = tl.load(weights + at, mask=real, other=0.0)
-    target = tl.load(targets + at, mask=real, other=-1)
-    told = real & (weight != 0.0) & (target >= 0) & (target < classes)
-    target = tl.where(told, target, 0)
-    value = tl.load(hidden + at[:, None] * width + column[None, :], mask=inside, other=0.0)
-    own = tl.load(
-        w + client * w_row + target[:, None] * width + column[None, :], mask=inside & told[:, None], other=0.0
-    )
+    weight = tl.load(weights + own_at, mask=told, other=0.0)
+    target = tl.load(targets + own_at, mask=told, other=-1)
+    valid = told & (target >= 0) & (target < classes)
+    target = tl.where(valid, target, 0)
+    value = tl.load(hidden + own_at[:, None] * width + column[None, :], mask=known, other=0.0)
+    own = tl.load(w + client * w_row + target[:, None] * width + column[None, :], mask=known, other=0.0)
     logit = tl.sum(value * own, 1)
     if BIAS:
         logit += tl.load(b + client * b_row + target, mask=told, other=0.0)
-    tl.store(heights + at, height, mask=real)
-    tl.store(losses + at, tl.where(told, weight * (height / _LOG2E - logit), 0.0), mask=real)
-    slope = tl.where(told[:, None], weight[:, None] * (pull / total[:, None] - own), 0.0)
-    tl.store(dhidden + at[:, None] * width + column[None, :], slope, mask=inside)
+    tl.store(heights + at, height, mask=there)
+    tl.store(losses + at, weight * (height / _LOG2E - logit), mask=there)
+    tl.store(shares + at, weight, mask=there)
+    tl.store(goals + at, target.to(tl.int32), mask=there)
+    tl.store(packed + at[:, None] * width + column[None, :], value, mask=inside)
+    slope = weight[:, None] * (pull / total[:, None] - own)
+    tl.store(dhidden + own_at[:, None] * width + column[None, :], slope, mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _weigh(  # type: ignore[no-untyped-def]
-    hidden, turned, w, b, targets, weights, heights, dw, db, w_row, b_row, dw_row, db_row, room, positions, classes,
-    width, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    hidden, turned, w, b, targets, weights, heights, counts, dw, db, w_row, b_row, dw_row, db_row, room, positions,
+    classes, width, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
     EVEN: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the weights of a block of classes, over all positions."""
+    """The gradient of the weights of a block of classes, over all positions with weight; they come first."""
     client = tl.program_id(1).to(tl.int64)
     w += client * w_row
     b += client * b_row
@@ -309,9 +345,10 @@ def _weigh(  # type: ignore[no-untyped-def]
     if BIAS:
         bias = tl.load(b + label, mask=there, other=0.0)
         bias_sums = tl.zeros([CLASSES], tl.float32)
-    for start in range(0, positions, POSITIONS):
+    count = tl.load(counts + client)
+    for start in range(0, count, POSITIONS):
         position = start + tl.arange(0, POSITIONS)
-        real = position < positions
+        real = position < count
         known = real[None, :] if EVEN else real[None, :] & (one < width)[:, None]
         value = tl.load(hidden + position[None, :] * width + one[:, None], mask=known, other=0.0)
         logit = tl.dot(weight_1, value, input_precision=PRECISION)
@@ -323,7 +360,7 @@ def _weigh(  # type: ignore[no-untyped-def]
             logit += bias[:, None]
         height = tl.load(heights + position, mask=real, other=float("inf"))
         share = tl.load(weights + position, mask=real, other=0.0)
-        target = tl.load(targets + position, mask=real, other=-1).to(tl.int32)
+        target = tl.load(targets + position, mask=real, other=-1)
         likely = tl.exp2(logit * _LOG2E - height[None, :])
         slope = tl.where(label[:, None] == target[None, :], likely - 1.0, likely) * share[None, :]
         if BIAS:

@@ -390,18 +390,16 @@ class Head(Folded):
         hidden, targets, weights = given
         x = self.by_client(hidden.contiguous(), hidden.shape[-1])
         losses, kept = head.forward(x, self.weight, self.own("bias"), targets, weights, self.stack.precision)
-        return losses, (x, targets, weights, *kept), partial(self._back, hidden.shape)
+        return losses, (x, *kept), partial(self._back, hidden.shape)
 
     def _back(
-        self, shape: torch.Size, slopes: Tensor, x: Tensor, targets: Tensor, weights: Tensor, *kept: Tensor,
-        needed: Sequence[bool],
-    ) -> list[Tensor | None]:  # fmt: skip
+        self, shape: torch.Size, slopes: Tensor, x: Tensor, *kept: Tensor, needed: Sequence[bool]
+    ) -> list[Tensor | None]:
         """The losses are what is derived, so their slopes are 1."""
-        with self.stack.beside(x, targets, weights, *kept):
+        with self.stack.beside(x, *kept):
             head.weight_gradients(
-                kept, x, self.weight, self.own("bias"), targets, weights, self.gradient, self.slope("bias"),
-                self.stack.precision,
-            )  # fmt: skip
+                kept, x, self.weight, self.own("bias"), self.gradient, self.slope("bias"), self.stack.precision
+            )
         return [head.input_gradients(kept, self.weight, self.stack.precision).view(shape), None, None]
 
 
