@@ -28,6 +28,7 @@ if TRITON:
     from fedgmr.training.folded.layers import LAYERS, Folded, Head, plain_layer
 
 _TRIED = 3  # clients of a trial
+_MOST_SAMPLES = 64  # of a mini-batch: how larger ones compare with the graphed executor was not measured
 
 
 def _each(targets: Tensor) -> Tensor:
@@ -70,7 +71,9 @@ class FoldedNet(Rows):
         self.moments = torch.zeros((2 if self.adam else 0, *self.weights.shape), device=self.device)
         self.anchor = torch.zeros((), device=self.device, requires_grad=True)
         self.count, self._draws, self._loss = 1, 0, work.task.loss
-        self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self._side: torch.cuda.Stream | None = None
+        if self.device.type == "cuda":
+            self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._read: list[Tensor] = []  # what is still read on the side stream
         self._seeds = torch.zeros(most, dtype=torch.int64, device=self.device)
         self._places = {place.name: place for place in plan.layout.parameters}
@@ -90,6 +93,8 @@ class FoldedNet(Rows):
         """Fold a model; None where model, loss, rule, optimiser or number format do not allow it."""
         exact = work.execution.autocast == "none" and work.held_out is None
         if not TRITON or not exact or work.rule.stacking != Stacking() or not isinstance(optimizer, SGD | Adam):
+            return None
+        if work.order.batch_size > _MOST_SAMPLES:
             return None
         indices = torch.arange(work.order.batch_size, device=work.device) % len(work.task.train)
         inputs, targets = work.prepared(indices.view(1, -1), None)
