@@ -102,14 +102,15 @@ def counting(samples: int = 3000, seed: int = 0) -> fedgmr.Task:
 
 def main(seconds: float = 300) -> None:
     """Simulate ten clients with each net, and print what trained it and what it has learned."""
-    for task, rate, partition in ((stripes(), 0.1, {"kind": "dirichlet", "alpha": 0.6}), (counting(), 0.2, "iid")):
+    adam = {"optimizer": "adam", "learning_rate": 0.01, "batch_size": 32, "steps": 10}
+    for task, training in ((stripes(), {"learning_rate": 0.1}), (counting(), adam)):
         result = fedgmr.simulate(
             task,
             method=fedgmr.named_method("fedgmr", {"interval": 10, "restoration": {"patience": 2}}),
             fleet=fedgmr.FleetSettings(name="high", scale="model"),
             seconds=seconds,
-            partition=partition,
-            training={"learning_rate": rate},
+            partition="iid",
+            training=training,
             device="cuda" if torch.cuda.is_available() else "cpu",
             progress=False,
         )

@@ -164,6 +164,16 @@ def test_example_of_a_callback_runs(capsys: pytest.CaptureFixture[str], monkeypa
     assert handed == "Client 9 is handed merged: 4482 parameters."
 
 
+def test_example_of_own_nets_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    runpy.run_path(str(ROOT / "examples" / "own_nets.py"))["main"](seconds=120)
+    lines = capsys.readouterr().out.splitlines()
+    accuracies = [float(line.partition("accuracy ")[2].split()[0]) for line in lines]
+    assert [line.partition(":")[0] for line in lines] == ["Stripes (a small ResNet)", "Counting (a small Transformer)"]
+    assert accuracies[0] > 0.8
+    assert accuracies[1] > 0.3  # one of 24 by chance
+
+
 def test_example_of_a_policy_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     runpy.run_path(str(ROOT / "examples" / "own_policy.py"), run_name="__main__")

@@ -27,8 +27,8 @@ class ExecutionSettings:
             "help": (
                 "`sequential`: one task after the other; `threaded`: on a CPU one task per thread, which pays for "
                 "small batches; `graphed`: tasks side by side on a GPU, in captured CUDA graphs; `stacked`: on a "
-                "GPU all tasks in the same kernels, for chains of convolutions, ReLU, 2 x 2 maxima and linear "
-                "layers under SGD; `auto`: on a GPU `stacked` if it can train the model, else `graphed`, else "
+                "GPU all tasks in the same kernels, for [nets of ordinary layers](performance.md#nets-that-can-be-"
+                "stacked); `auto`: on a GPU `stacked` if it can train the model, else `graphed`, else "
                 "`sequential`, also for [lazy data and several inputs](own-data.md); on a CPU `threaded` for "
                 "small nets and batches, else `sequential`; the resolved recipe says which"
             )
