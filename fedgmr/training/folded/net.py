@@ -165,6 +165,7 @@ class FoldedNet(Rows):
     def _losses(self, inputs: Tensor, targets: Tensor, count: int) -> Tensor:
         """Every client's loss; its gradients are in their rows then."""
         self.count, self._draws = count, 0
+        self._read.clear()
         with torch.enable_grad(), ExitStack() as changed:
             for module, layer in self._layers:
                 changed.enter_context(replaced_forward(module, layer.forward))
@@ -182,10 +183,10 @@ class FoldedNet(Rows):
         return losses.detach()
 
     def stands_alone(self, inputs: Tensor, targets: Tensor) -> bool:
-        """Try whether clients have the same losses and gradients, bit for bit, alone and in company.
+        """Try whether clients have the same losses and gradients, bit for bit, alone and in company, and captured.
 
-        Inputs and targets are a mini-batch's. A model that computes something from several samples at once, or that
-        cannot do with so many, fails here.
+        Inputs and targets are a mini-batch's. A model that computes something from several samples at once, that
+        cannot do with so many, or that waits for the device in between, fails here.
         """
         count, generator = min(_TRIED, self.most), torch.Generator().manual_seed(0)
         start = torch.zeros(self.row)
@@ -196,19 +197,31 @@ class FoldedNet(Rows):
         given, wanted = inputs[chosen], targets[chosen]
         try:
             together = self._tried(mixed, given, wanted)
-            alone = [self._tried(mixed[i : i + 1], given[i : i + 1], wanted[i : i + 1]) for i in range(count)]
+            each = [self._tried(mixed[i : i + 1], given[i : i + 1], wanted[i : i + 1]) for i in range(count)]
+            alone = [torch.cat(parts) for parts in zip(*each, strict=True)]
+            captured = alone if self._side is None else self._tried(mixed, given, wanted, captured=True)
         except (RuntimeError, ValueError, TypeError, AttributeError):
+            if self._side is not None:
+                torch.cuda.synchronize(self.device)
             return False
-        losses, gradients = (torch.cat(parts) for parts in zip(*alone, strict=True))
-        return torch.equal(together[0], losses) and torch.equal(together[1], gradients)
+        return all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(together, alone, captured, strict=True))
 
-    def _tried(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _tried(
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, *, captured: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Losses and gradients of clients with these weights; `captured`: as a CUDA graph has them."""
         count = len(weights)
         self.weights[:count] = weights
         self.gradients.zero_()
         self._seeds.zero_()
         self.buffers.zero_()
-        return self._losses(inputs, targets, count), self.gradients[:count].clone()
+        if not captured:
+            return self._losses(inputs, targets, count), self.gradients[:count].clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            losses = self._losses(inputs, targets, count)
+        graph.replay()
+        return losses.clone(), self.gradients[:count].clone()
 
     def _view(self, rows: Tensor, place: TensorPlace) -> Tensor:
         at = self.plan.at[place.name]
