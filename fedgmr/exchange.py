@@ -14,6 +14,8 @@ from torch import Tensor
 
 from fedgmr.submodels.levels import LevelMap
 
+DIVERGED = "client-diverged"  # the reason of a client whose own training was not finite
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClientProfile:
@@ -92,7 +94,7 @@ class News:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The server's word on an update that it has not merged as it came."""
+    """The server's word on an update that it has not merged as it came, or that has changed nothing."""
 
     client: int
     reason: str  # a word to count

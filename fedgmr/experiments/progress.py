@@ -161,7 +161,7 @@ class RunInProgress:
             self.grid = self._grid(fleet.now)
             self._record(fleet.now)
         if self.directory is not None and self._checkpoint_due(server.tick):
-            server.settle()
+            fleet.told(server.settle())
             self._complete()
             self.recorder.sync()
             save_checkpoint(
@@ -190,7 +190,7 @@ class RunInProgress:
     def _record(self, seconds: float) -> None:
         server, fleet = self.assembly.server, self.assembly.fleet
         self._complete()
-        server.settle()
+        fleet.told(server.settle())
         row = {
             "seconds": seconds,
             "tick": server.tick,

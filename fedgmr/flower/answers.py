@@ -22,7 +22,6 @@ _ERRORS = {2: "raised", 3: "expired", 5: "unavailable", 8: "crashed"}
 _MOST_SAMPLES = 10**9
 _LONGEST_TEXT, _LONGEST_LINE = 300, 400
 _SETTINGS = 2**20  # bytes that the settings of an answer may have, with the classes of a hello
-DIVERGED = "client-diverged"  # the reason of a client whose own training diverged
 _CLIENT_REASONS = ("diverged", *(str(reason) for reason in wire.Reason))  # a client cannot make up words to count
 
 

@@ -3,7 +3,8 @@
 An update is measured before it enters the buffer: its values are finite, it changes its sub-model by no more than the
 other clients change theirs, and its report is one that a client could have made. What is refused has a reason, which
 the fleet counts. Where most clients are out of bounds nobody is hostile: then the run has diverged. An update whose
-loss a GPU of this process still computes is the simulation's own; it is not waited for. Read next: `server.py`, which
+loss a GPU of this process still computes is the simulation's own; it is not waited for, and one that diverged brings
+back what it was given. Read next: `server.py`, which
 asks before every merge; `repeats.py`, answers sent again; docs/security.md, what this holds against.
 """
 
@@ -16,14 +17,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedgmr.exchange import ClientProfile, ClientTask, Report, Update, Verdict
+from fedgmr.exchange import DIVERGED, ClientProfile, ClientTask, Report, Update, Verdict
 from fedgmr.server.repeats import Repeats
 from fedgmr.submodels.blocks import blocks
 
 _FEW = 3  # clients: below that nobody can tell who is out of bounds
 _BLOCK = 2**16  # coordinates at a time: what a core's cache holds twice
 _HEADROOM = 16  # what is left for the sum of all clients' values
-_OUTSIDE = ("non-finite", "change", "clipped")  # reasons that a diverging run has too
+_OUTSIDE = ("non-finite", "change", "clipped", DIVERGED)  # reasons that a diverging run has too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +178,8 @@ class Admission:
 
     def _objection(self, update: Update, found: _Measured | None, bound: float, samples: int) -> str:
         """Why the update must not be merged as it is; empty: it may."""
+        if not isinstance(update.loss, Tensor) and not math.isfinite(update.loss):
+            return DIVERGED
         if found is not None and not found.sound:
             return "non-finite"
         if update.report is not None and not self.reports.holds(update.report, samples):
@@ -208,7 +211,7 @@ class Admission:
 
 
 def _diverged_or_ours(update: Update) -> bool:
-    """Whether a client says itself that it has diverged, or a device still computes."""
+    """Whether a client says itself that it has diverged, or a device of this process still computes."""
     return isinstance(update.loss, Tensor) or not math.isfinite(update.loss)
 
 

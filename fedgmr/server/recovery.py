@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedgmr.exchange import Diverged, Update, Verdict
+from fedgmr.exchange import DIVERGED, Diverged, Update, Verdict
 from fedgmr.server.aggregation import MaskAware, Merge
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def watch(server: "Server", verdicts: Iterable[Verdict]) -> None:
     """After a merge: strike the clients that were refused, and go back if the model has collapsed."""
     recovery, wrong = server.recovery, ""
     for verdict in verdicts:
-        if not verdict.merged and verdict.reason != UNDONE and strike(server, verdict.client):
+        if not verdict.merged and verdict.reason not in (UNDONE, DIVERGED) and strike(server, verdict.client):
             spoilt = verdict.reason in _SPOILING and verdict.client in recovery.suspects()
             wrong = wrong or ("hold" if spoilt else "")
     if server.admission.sign():

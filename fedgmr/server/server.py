@@ -5,6 +5,7 @@ the level map. Read next: `rules.py`, what a method decides; `state.py`, what a 
 `fedgmr/federation.py`, the loop around it.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedgmr.exchange import ClientProfile, ClientTask, Diverged, News, Update, Verdict
+from fedgmr.exchange import DIVERGED, ClientProfile, ClientTask, Diverged, News, Update, Verdict
 from fedgmr.server.admission import Admission, ReportRange
 from fedgmr.server.aggregation import Merge, ZeroPadded
 from fedgmr.server.buffer import Contribution
@@ -33,6 +34,8 @@ from fedgmr.submodels.rankings import RankingInputs
 if TYPE_CHECKING:
     from fedgmr.submodels.channels.plan import ChannelPlan
 
+_log = logging.getLogger(__name__)
+_FEW = 3  # clients that have to diverge before anybody can say that the run has
 _UNSETTLED = 256  # losses the server lets a device keep before it looks at them
 _SHORTEST = 1e-9  # seconds of a task; they are divided by
 Validate = Callable[[Tensor, Tensor], float]  # (flat model, buffers) -> metric, higher is better
@@ -96,6 +99,8 @@ class Server:
         self.asked: dict[int, int] = {}
         self.restored: set[int] = set()  # clients that restoration has moved
         self._unsettled: list[tuple[int, int, float | Tensor]] = []  # client, tick and loss of accepted updates
+        self.lost: set[int] = set()  # clients whose last update on a device had diverged
+        self._late: list[Verdict] = []  # on updates that were merged before
         self.map_version = 0
         self.levels: LevelMap = rules.ranking.rank(self._ranking_inputs(None))
 
@@ -176,16 +181,15 @@ class Server:
             return None
         return ZeroPadded().merge(self._inputs(self.tick - 1, held, [], {}))
 
-    def settle(self) -> None:
-        """Raise Diverged if an accepted update had diverged; where losses are on a device this waits for it."""
-        unsettled, self._unsettled = self._unsettled, []
-        waiting = [loss for _, _, loss in unsettled if isinstance(loss, Tensor)]
-        known = iter(torch.stack(waiting).tolist() if waiting else [])
-        for client, tick, loss in unsettled:
-            value = next(known) if isinstance(loss, Tensor) else loss
-            if not math.isfinite(value):
-                raise Diverged(client, tick)
-            self.losses[client] = value
+    def settle(self) -> list[Verdict]:
+        """Look at the losses that a device has kept, and wait for it; the verdicts on clients that have diverged.
+
+        Such an update has changed nothing. Raises Diverged where the last ones of most clients, and at least of three,
+        are like that.
+        """
+        self._look_at_losses()
+        late, self._late = self._late, []
+        return late
 
     def learn(self, news: Iterable[News]) -> None:
         """Take in what the fleet tells about its clients."""
@@ -208,10 +212,26 @@ class Server:
         """The density of the client's current level."""
         return self.ladder[self.client_levels[client]]
 
+    def _look_at_losses(self) -> None:
+        unsettled, self._unsettled = self._unsettled, []
+        waiting = [loss for _, _, loss in unsettled if isinstance(loss, Tensor)]
+        known = iter(torch.stack(waiting).tolist() if waiting else [])
+        for client, tick, loss in unsettled:
+            value = next(known) if isinstance(loss, Tensor) else loss
+            if math.isfinite(value):
+                self.losses[client] = value
+                self.lost.discard(client)
+                continue
+            _log.warning("Tick %d: the training of client %d diverged; it changes nothing.", tick, client)
+            self._late.append(Verdict(client=client, reason=DIVERGED, merged=True))
+            self.lost.add(client)
+        if len(self.lost) >= min(_FEW, len(self.profiles)) and 2 * len(self.lost) > sum(map(bool, self.updates)):
+            raise Diverged(min(self.lost), self.tick)
+
     def _known(self) -> Known:
         """The knowledge that participation decides by."""
         if not isinstance(self.participation.policy, Uniform):  # which looks at no loss, and need not wait for a device
-            self.settle()
+            self._look_at_losses()
         return Known(
             clients=len(self.profiles),
             seed=self.seed,
@@ -257,7 +277,7 @@ class Server:
         assert update.version == task.version, "a fleet hands over only updates of the task in flight"
         self._unsettled.append((update.client, self.tick + 1, update.loss))
         if not isinstance(update.loss, Tensor) or len(self._unsettled) >= _UNSETTLED:
-            self.settle()
+            self._look_at_losses()
         self.updates[update.client] += 1
         if update.report is not None:
             total, samples = self.reports.get(task.level, (0.0, 0))

@@ -71,6 +71,7 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "losses": sorted(server.losses.items()),
         "asked": list(server.asked.items()),
         "restored": sorted(server.restored),
+        "lost": sorted(server.lost),
         "changes": sorted(server.admission.changes.items()),
         "outside": sorted(server.admission.outside),
         "repeats": repeats,
@@ -101,7 +102,7 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
     server.reports = {level: (total, n) for level, total, n in data["reports"]}
     server.seconds_of = dict(data.get("seconds_of", server.seconds_of))
     server.losses, server.asked = dict(data.get("losses", ())), dict(data.get("asked", ()))
-    server.restored = set(data.get("restored", ()))
+    server.restored, server.lost = set(data.get("restored", ())), set(data.get("lost", ()))
     server.admission.changes = dict(data.get("changes", ()))
     server.admission.outside = set(data.get("outside", ()))
     if "recovery" in data:  # files of earlier releases have none

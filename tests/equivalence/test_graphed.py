@@ -1,5 +1,6 @@
 """The graphed executor's slots against the plain loop; captured and replayed where there is a CUDA device."""
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -165,6 +166,15 @@ def test_restored_clients_in_slots() -> None:
     assert slots.server.client_levels == plain.server.client_levels
     assert sum(plain.server.client_levels) > 6, "clients moved up"
     assert far(slots.server.model, plain.server.model) <= 1e-9
+
+
+def test_a_diverged_client_brings_back_what_it_was_given() -> None:
+    run = objects(images(torch.float32), "fedgmr", FROZEN, links=COARSE)
+    tasks = [replace(task, learning_rate=1e30) for task in run.server.tasks(range(2), 0.0)]
+    for update, task in zip(Slots(training_of(run), 2).train(tasks), tasks, strict=True):
+        assert not math.isfinite(float(update.loss))
+        start = task.model if update.natural else task.levels.pack(task.model, task.level)
+        assert torch.equal(update.values, start)
 
 
 def test_a_graphed_run_needs_a_device() -> None:

@@ -164,11 +164,15 @@ def test_long_updates_are_measured_piece_by_piece(monkeypatch: pytest.MonkeyPatc
     assert at.admission.changes == pytest.approx({0: 5 / math.sqrt(50), 1: 7 / math.sqrt(55)})
 
 
-def test_a_client_that_says_that_it_diverged_ends_a_simulation_as_before() -> None:
+def test_one_client_that_diverged_is_left_out_and_the_run_goes_on() -> None:
     at = fleet()
-    tasks = at.tasks(range(4), 0.0)
-    with pytest.raises(Diverged, match="client 2 diverged"):
-        at.merge([answer(tasks[0], 1e38, 0.0), answer(tasks[2], math.nan, 0.0, loss=math.nan)], 1.0)
+    for now in range(1, 6):
+        tasks = at.tasks(range(2), 0.0)
+        broken = answer(tasks[1], math.nan, 0.0, loss=math.nan)
+        assert at.merge([answer(tasks[0], 3.5, 4.0), broken], now) == refused(1, reason="client-diverged")
+        assert at.model.tolist() == [3.5, 4.0]
+    assert at.recovery.events == [], "it is not held: it has done nothing wrong"
+    assert at.tick == 5
 
 
 def test_updates_still_on_a_device_are_not_waited_for() -> None:

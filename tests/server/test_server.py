@@ -269,13 +269,32 @@ def test_buffers_are_averaged_with_the_weights() -> None:
     assert at.buffers.tolist() == [2.5], "both are one merge old"
 
 
-def test_diverged_updates_stop_the_run() -> None:
-    at = server(ALPHA_1)
+def test_where_all_diverge_the_run_ends() -> None:
     for value in (math.nan, math.inf):
-        _, task = at.tasks([0, 1], 0.0)
-        with pytest.raises(Diverged, match=r"client 1 diverged .* at tick 1: lower training\.learning_rate") as error:
-            at.merge([answer(task, 0.0, loss=value)], 1.0)
-        assert (error.value.client, error.value.tick) == (1, 1)
+        at = server(ALPHA_1)
+        one, two = at.tasks([0, 1], 0.0)
+        assert [verdict.reason for verdict in at.merge([answer(two, 0.0, loss=value)], 1.0)] == ["client-diverged"]
+        with pytest.raises(Diverged, match=r"diverged .* at tick 2: lower training\.learning_rate") as error:
+            at.merge([answer(one, 0.0, loss=value)], 2.0)
+        assert error.value.tick == 2
+
+
+def test_losses_on_a_device_are_looked_at_later() -> None:
+    at = server(ALPHA_1, densities=[1.0] * 5)
+
+    def tick(broken: set[int]) -> None:
+        losses = {client: math.nan if client in broken else 0.5 for client in range(5)}
+        at.merge([replace(answer(t, 0.0), loss=torch.tensor(losses[t.client])) for t in at.tasks(range(5), 0.0)], 1.0)
+
+    tick({3})
+    assert [(v.client, v.reason, v.merged) for v in at.settle()] == [(3, "client-diverged", True)]
+    assert (at.settle(), at.lost) == ([], {3})
+    tick({0, 1})  # client 3 is back
+    assert len(at.settle()) == 2
+    assert at.lost == {0, 1}
+    tick({0, 1, 2})
+    with pytest.raises(Diverged, match=r"client 0 diverged \(loss or weights not finite\) at tick 3"):
+        at.settle()
 
 
 def test_participation_counts_the_tasks_in_flight() -> None:

@@ -282,13 +282,20 @@ def test_shares_of_a_weight_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @RUNS
-def test_a_diverged_client_is_told_by_its_loss() -> None:
-    run = objects_of(tiny.dense())
+def test_a_diverged_client_brings_back_what_it_was_given() -> None:
+    run = objects_of(tiny.dense(), optimizer=HEAVY)
     executor = stacked(run)
-    good, bad = run.server.tasks([0, 1], 0.0)
-    damaged = replace(bad, model=torch.full_like(bad.model, torch.nan))
-    updates = executor.train([good, damaged])
-    assert [math.isfinite(float(update.loss)) for update in updates] == [True, False]
+    tasks = run.server.tasks(range(3), 0.0)
+    wild = [replace(task, learning_rate=1e30) if task.client else task for task in tasks]
+    updates = executor.train(wild)
+    assert [math.isfinite(float(update.loss)) for update in updates] == [True, False, False]
+    for update, task in zip(updates[1:], tasks[1:], strict=True):
+        start = task.model if update.natural else task.levels.pack(task.model, task.level)
+        assert torch.equal(update.values, start)
+        assert update.memory is not None
+        assert not bool(update.memory.any())
+    alone = stacked(objects_of(tiny.dense(), optimizer=HEAVY)).train(tasks[:1])
+    assert torch.equal(alone[0].values, updates[0].values), "company changes nothing"
 
 
 def test_plans_of_the_papers_nets() -> None:

@@ -19,11 +19,11 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgmr import wire
-from fedgmr.exchange import ClientTask, News, Update, Verdict
+from fedgmr.exchange import DIVERGED, ClientTask, News, Update, Verdict
 from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.measurement import Meter, Prior
 from fedgmr.fleets.multicast import KnownMaps
-from fedgmr.flower.answers import DIVERGED, Failed, Result, printable
+from fedgmr.flower.answers import Failed, Result, printable
 from fedgmr.flower.messages import TRAIN, Order
 from fedgmr.flower.server.admission import Admission
 from fedgmr.flower.server.clock import Clock

@@ -77,13 +77,11 @@ class StackedExecutor:
             if self._drawn is None:
                 self._drawn = torch.zeros((net.most, *draws[0].shape), device=self.device)
             send(torch.stack(draws), self._drawn[:count])
-        buffers = [task.buffers for task in tasks]
-        if net.buffers.shape[1]:
-            torch.stack(buffers, out=net.buffers[:count])
+        given = torch.stack([task.buffers for task in tasks])
+        net.buffers[:count] = given
         self._replay(count)
         losses = net.losses[:count].clone()
-        if net.buffers.shape[1]:
-            buffers = list(net.buffers[:count].clone().unbind())
+        buffers = torch.where(torch.isfinite(losses)[:, None], net.buffers[:count], given).unbind()
         return [
             work.update(task, room, own, loss, None, natural=True, memory=memory)
             for task, room, own, loss, memory in zip(tasks, values, buffers, losses.unbind(), kept, strict=True)

@@ -97,6 +97,28 @@ def take_out(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def bring_back(table, damaged, COLUMNS: tl.constexpr, SIZE: tl.constexpr, MOMENTUM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What a client was given, in place of its values, and no velocity, where its values are damaged."""
+    client = tl.program_id(1)
+    if tl.load(damaged + client) > 0:
+        at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+        row = table + client * COLUMNS
+        order = tl.load(row + _ORDER)
+        inside = at < tl.load(row + _COUNT)
+        coordinate = at.to(tl.int64)
+        if order != 0:
+            coordinate = tl.load(order.to(tl.pointer_type(tl.int64)) + at, mask=inside, other=0)
+        model = tl.load(row + _MODEL).to(tl.pointer_type(tl.float32))
+        values = tl.load(row + _VALUES).to(tl.pointer_type(tl.float32))
+        tl.store(values + at, tl.load(model + coordinate, mask=inside, other=0.0), mask=inside)
+        if MOMENTUM > 0.0:
+            kept = tl.load(row + _KEPT)
+            if kept != 0:
+                nothing = tl.zeros([SIZE], tl.float32)
+                tl.store(kept.to(tl.pointer_type(tl.float32)) + coordinate, nothing, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def find_range(  # type: ignore[no-untyped-def]
     levels, limits, first, last, size, weight_at, bias_at, depth, SIZE: tl.constexpr
 ):

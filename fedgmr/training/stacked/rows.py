@@ -110,10 +110,14 @@ class Rows:
         self.damaged[:count].zero_()
 
     def take_out(self, count: int) -> None:
-        """Every client's values, to where the table says; the loss of a client whose values are damaged is NaN."""
+        """Every client's values, to where the table says.
+
+        A client whose values are damaged brings back what it was given, and its loss is NaN.
+        """
         grid = (-(-self.size // _SIZE), count)
         kernels.take_out[grid](
             self.table, self.inverse, self.weights, self.fallen, self.velocities, self.damaged, self.row,
             len(Column), _SIZE, self.stacking.mode, self.sgd.momentum,
         )  # fmt: skip
+        kernels.bring_back[grid](self.table, self.damaged, len(Column), _SIZE, self.sgd.momentum)
         self.losses[:count].masked_fill_(self.damaged[:count] > 0, torch.nan)
