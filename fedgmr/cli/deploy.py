@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
+from fedgmr.cli.duration import add_yes, approve, fewer_seconds
 from fedgmr.cli.onward import spoken
 from fedgmr.cli.runs import finish_run
 from fedgmr.cli.verbs import HELP
-from fedgmr.experiments.rundir import read_recipe
+from fedgmr.experiments.rundir import check_unused, read_recipe
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.display import Display
 from fedgmr.reporting.rows import RunRow
@@ -40,6 +41,7 @@ def add_verbs(verbs: Any) -> None:
     local.add_argument("--clients", type=int, default=4, metavar="N", help="how many SuperNodes (default: 4)")
     local.add_argument("--output", metavar="DIR", help="the run directory; the same as output=DIR")
     local.add_argument("--tls", action="store_true", help="certificates, and nodes that authenticate themselves")
+    add_yes(local)
     local.set_defaults(call=_local)
 
     init = places.add_parser("init", help="write a Flower app for machines of your own")
@@ -49,7 +51,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _local(given: argparse.Namespace) -> int:
-    from fedgmr.deploy.local import deploy_local
+    from fedgmr.deploy.local import between_nodes, deploy_local
     from fedgmr.deploy.pace import measure_start, pace_for_trial
     from fedgmr.deploy.site import check_flower
 
@@ -59,8 +61,12 @@ def _local(given: argparse.Namespace) -> int:
     recipe = words.load(_BY_NODE if given.tls else _BY_CLAIM)
     trust_packages(import_paths(plain(recipe)))  # the nodes of this fleet are the user's own
     check_flower()
-    recipe = pace_for_trial(recipe, words.keys, clients=given.clients, start=measure_start(given.clients))
     directory = Path(given.output) if given.output else words.directory(f"{recipe.name}-deployed")
+    check_unused(directory)  # before anything takes time
+    start = measure_start(given.clients)
+    recipe = pace_for_trial(recipe, words.keys, clients=given.clients, start=start)
+    expected = start + given.clients * between_nodes() + recipe.seconds
+    approve(expected, [fewer_seconds(recipe, expected)], given)
     return _watched(
         directory, recipe, lambda row: deploy_local(recipe, directory, tls=given.tls, follow=row.follow, notify=_notify)
     )

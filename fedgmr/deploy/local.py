@@ -17,10 +17,9 @@ from typing import Any
 from fedgmr.deploy.app import write_app
 from fedgmr.deploy.processes import Program, Supervisor, end_marked, marked_processes
 from fedgmr.deploy.site import CONNECTION, LOOPBACK, Site
-from fedgmr.experiments.rundir import open_run
+from fedgmr.experiments.rundir import check_unused, open_run
 from fedgmr.files import RECIPE, SUMMARY, UPDATES, last_row, read_json
 from fedgmr.recipe import Recipe
-from fedgmr.settings.refusals import SettingError
 
 FOLDER = "flower"
 _POLL = 0.5
@@ -58,11 +57,15 @@ def deploy_local(
         nodes: how a client's SuperNode is started, where it is not simply on this machine.
         host: the address on which the SuperLink listens.
     """
-    if (run / RECIPE).exists():
-        raise SettingError(f"output is {str(run)!r}, which holds a run already: resume it or give another directory.")
+    check_unused(run)
     site = Site.create(run / FOLDER, clients=len(recipe.fleet.resolved_links()), tls=tls, host=host)
     write_app(site.app, recipe, run.absolute())
     return _finish(site, run, follow, notify, nodes)
+
+
+def between_nodes() -> float:
+    """Seconds between the starts of two SuperNodes, at the pace of this machine's cores."""
+    return _NODE_WORK / (os.cpu_count() or 1)
 
 
 def resume_local(run: Path, *, follow: Follow, notify: Notify) -> dict[str, Any]:
@@ -102,7 +105,7 @@ class LocalFleet:
         for client in range(self.site.clients):
             self.supervisor.start(nodes(self.site, client))
             if client + 1 < self.site.clients:  # all at once they would keep the SuperLink's database locked
-                time.sleep(_NODE_WORK / (os.cpu_count() or 1))
+                time.sleep(between_nodes())
 
     def run_to_its_end(self, follow: Follow) -> dict[str, Any]:
         """Submit the run, again with `resume` when its ServerApp was killed, until it has a summary."""

@@ -84,6 +84,23 @@ def test_a_run_that_takes_hours_does_not_start_without_an_answer(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_local_fleet_that_takes_hours_does_not_start_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("flwr")
+    terminal = at_terminal(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedgmr.deploy.pace.measure_start", lambda clients: 5.0 * clients)
+    monkeypatch.setattr("fedgmr.deploy.local.between_nodes", lambda: 1.5)
+    words = ["deploy", "local", "quickstart", "seconds=9974", "output=run", "--clients", "4"]
+    assert main(words) == 130
+    # 4 x 5 s for ClientApps, 4 x 1.5 s for SuperNodes, 9,974 s: 10,000 s; 9,974 x 300 / 10,000 = 299.2
+    assert "about 2.8 h on this machine. Shorter: seconds=300 short=true.\nStart it?" in terminal.getvalue()
+    again = f"`fedgmr {' '.join(words)} --yes`"
+    assert terminal.getvalue().endswith(f"fedgmr: not started; {again} starts it without asking.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_shorter_way_is_some_minutes() -> None:
     recipe = load_recipe("quickstart", ["seconds=80000"])
     assert fewer_seconds(recipe, 36_000.0) == "seconds=700 short=true"  # 80,000 x 300 / 36,000 = 667

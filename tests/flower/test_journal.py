@@ -26,7 +26,7 @@ def write(journal: Journal, ticks: range) -> Journal:
 
 @pytest.fixture
 def long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
-    """Four ticks of three events, 147 bytes each; 383 bytes are there before the third tick is written."""
+    """Four ticks of three events, 179 bytes each; 479 bytes are there before the third tick is written."""
     monkeypatch.setattr(module, "LARGEST", 350)
     return write(Journal(tmp_path, lambda: 7.0), range(4))
 
@@ -35,6 +35,7 @@ def test_a_long_file_is_put_aside_with_its_counts(long: Journal, tmp_path: Path)
     head, first, *rest = lines(tmp_path / "updates.jsonl")
     assert head == {"event": "earlier", "lines": 8, "counts": {"dispatched": 3, "lost expired": 3, "tick": 2}}
     assert first == {"event": "tick", "tick": 2, "seconds": 7.0, "late": 0.0}
+    assert rest[0] == {"event": "dispatched", "seconds": 7.0, "client": 0}, "every event has its moment"
     assert [event["event"] for event in rest] == ["dispatched", "lost", "tick"]
     assert len(lines(tmp_path / "updates-earlier.jsonl")) == 8
     assert long.lines == 12

@@ -81,8 +81,10 @@ def test_a_run_from_its_configuration(recipe: Path, tmp_path: Path) -> None:
     assert made.history.updates[-1].tolist() == [6, 6, 6]
     assert (made.history.bytes_down[-1] > 0).all()
     assert (directory / "model.safetensors").is_file()
-    events = [event["event"] for event in journal(directory)]
-    assert events.count("joined") == 3
+    lines = journal(directory)
+    assert [event["seconds"] for event in lines if event["event"] == "joined"] == [0.0] * 3
+    assert all("seconds" in event for event in lines)
+    events = [event["event"] for event in lines]
     assert events.count("tick") == 7
     assert events.count("accepted") == 18
     assert clock.problems == []

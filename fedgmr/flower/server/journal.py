@@ -32,17 +32,18 @@ class Journal:
         self._tick = -1
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event."""
+        """Append one event, with the run's seconds."""
+        line = {"event": event, "seconds": round(self.now(), 3), **fields}
         self.lines += 1
-        self._count({"event": event, **fields})
+        self._count(line)
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"event": event, **fields}) + "\n")
+                file.write(json.dumps(line) + "\n")
 
     def write_task(self, event: str, flight: Flight, **fields: Any) -> None:
         """Append one event of a task."""
         who = {"task": flight.name, "client": flight.task.client, "version": flight.task.version}
-        self.write(event, **who, seconds=round(self.now(), 3), **fields)
+        self.write(event, **who, **fields)
 
     def accept(self, flight: Flight, **fields: Any) -> None:
         """Note an update that is handed on to the next merge."""
@@ -66,7 +67,7 @@ class Journal:
         if tick != self._tick:
             self._tick = tick
             self._put_aside()
-            self.write("tick", tick=tick, seconds=round(self.now(), 3), late=round(late, 3))
+            self.write("tick", tick=tick, late=round(late, 3))
 
     def close(self) -> None:
         """Note the updates that arrived after the last merge, which are not used."""
@@ -124,4 +125,4 @@ class Journal:
         """Continue after so many lines; the tasks of the clients `lost` were in flight then."""
         self.cut_back(lines)
         self._tick = tick
-        self.write("resumed", seconds=self.now(), tick=tick, lost=list(lost))
+        self.write("resumed", tick=tick, lost=list(lost))
