@@ -337,6 +337,16 @@ def test_the_time_left_of_a_run_counts_from_the_first_report_and_is_smoothed() -
     assert ends == ["ETA -:--", "ETA 1:23:10", "ETA 1:03"]
 
 
+def test_a_first_step_of_a_hair_is_no_pace() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Display(stream=stream, clock=clock) as display:
+        row = display.begin("", "FedGMR seed 0", 10_000)
+        for seconds in (0.0, 1e-4):
+            row.update(seconds=seconds, **STATE)
+            clock.now += 10
+    assert [line.split("  ")[-1] for line in stream.getvalue().splitlines()] == ["ETA -:--", "ETA -:--"]
+
+
 def test_the_time_left_of_a_sweep_is_the_work_left_at_the_pace_so_far() -> None:
     stream, clock = io.StringIO(), Clock()
     before = [outlook(name, status="finished", work=0.0) for name in "xy"]
