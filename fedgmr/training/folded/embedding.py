@@ -11,77 +11,51 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_SIZE = 1024
+from fedgmr.training.folded.launches import add_parts
+from fedgmr.training.stacked.convolution import cdiv
+
 _POSITIONS, _OTHERS = 32, 128  # of a block of comparisons
 _AT_ONCE = 16  # rows that are added at a time
 _CHUNK = 64  # rows that one program adds
 
 
 def forward(ids: Tensor, table: Tensor) -> Tensor:
-    """The rows of each client's table.
-
-    Args:
-        ids: [clients, positions], int64.
-        table: [clients, numbers, width], its first stride free.
-
-    Returns:
-        [clients, positions, width].
-    """
+    """The rows [clients, positions, width] of tables [clients, numbers, width], by ids [clients, positions]."""
     clients, positions = ids.shape
     numbers, width = table.shape[1:]
     y = table.new_empty((clients, positions, width))
-    wide, high = _block(width)
-    _look_up[(triton.cdiv(positions, high), triton.cdiv(width, wide), clients)](
+    wide = min(128, int(triton.next_power_of_2(width)))
+    high = min(64, 2048 // wide)
+    _look_up[(cdiv(positions, high), cdiv(width, wide), clients)](
         ids, table, y, ids.stride(0), table.stride(0), positions, numbers, width, ROWS=high, WIDTH=wide
     )
     return y
 
 
-def backward(ids: Tensor, dy: Tensor, dtable: Tensor, padding: int | None = None) -> None:
-    """Write the gradient of each client's table.
+def backward(ids: Tensor, dy: Tensor, dtable: Tensor, padding: int | None) -> None:
+    """Write the gradient of the tables to `dtable`; the number `padding` gets none.
 
-    Args:
-        ids: [clients, positions], int64; the first stride may be 0, if all clients have the same.
-        dy: the gradient of the rows that were looked up, [clients, positions, width].
-        dtable: where it is written, [clients, numbers, width].
-        padding: the number whose row gets no gradient.
+    Ids [positions] are those of all samples of all clients; dy is [clients, samples, positions, width] then.
     """
+    if ids.dim() == 1:
+        sums = dy.new_empty((len(dy), *dy.shape[2:]))
+        add_parts(dy.flatten(2), sums)
+        ids, dy = ids.expand(len(dy), -1), sums
     clients, positions, width = dy.shape
     numbers = dtable.shape[1]
-    _clear[(triton.cdiv(numbers * width, _SIZE), clients)](dtable, dtable.stride(0), numbers * width, SIZE=_SIZE)
+    dtable.zero_()
     places, ranks, sizes, order = (ids.new_empty((clients, positions), dtype=torch.int32) for _ in range(4))
-    _order[(triton.cdiv(positions, _POSITIONS), clients)](
+    _order[(cdiv(positions, _POSITIONS), clients)](
         ids, places, ranks, sizes, order, ids.stride(0), positions, -1 if padding is None else padding,
         POSITIONS=_POSITIONS, OTHERS=_OTHERS,
     )  # fmt: skip
     wide = min(128, int(triton.next_power_of_2(width)))
     parts = torch.empty_like(dy) if positions > _CHUNK else dy
     for first in (True, False) if positions > _CHUNK else (True,):
-        _add_groups[(positions, triton.cdiv(width, wide), clients)](
+        _add_groups[(positions, cdiv(width, wide), clients)](
             ids, places, ranks, sizes, order, dy, parts, dtable, ids.stride(0), dtable.stride(0), positions, numbers,
             width, FIRST=first, CHUNK=_CHUNK, ROWS=_AT_ONCE, WIDTH=wide, num_warps=1,
         )  # fmt: skip
-
-
-def shared_backward(ids: Tensor, dy: Tensor, dtable: Tensor, padding: int | None = None) -> None:
-    """The same for numbers that all samples of all clients share, such as those of positions.
-
-    Args:
-        ids: [positions], int64.
-        dy: [clients, samples, positions, width].
-        dtable: where the gradient is written, [clients, numbers, width].
-        padding: the number whose row gets no gradient.
-    """
-    clients, samples, positions, width = dy.shape
-    count = positions * width
-    sums = dy.new_empty((clients, positions, width))
-    _add_samples[(triton.cdiv(count, 256), clients)](dy, sums, samples, count, SIZE=256)
-    backward(ids.expand(clients, positions), sums, dtable, padding)
-
-
-def _block(width: int) -> tuple[int, int]:
-    wide = min(128, int(triton.next_power_of_2(width)))
-    return wide, max(1, min(64, 2048 // wide))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -97,13 +71,6 @@ def _look_up(  # type: ignore[no-untyped-def]
     known = inside & ((number >= 0) & (number < numbers))[:, None]
     value = tl.load(table + client * table_row + number[:, None] * width + column[None, :], mask=known, other=0.0)
     tl.store(y + (client * positions + position)[:, None] * width + column[None, :], value, mask=inside)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _clear(dtable, row, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Zeros for a block of a client's table."""
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    tl.store(dtable + tl.program_id(1).to(tl.int64) * row + at, tl.zeros([SIZE], tl.float32), mask=at < count)
 
 
 @triton.jit(do_not_specialize=["padding"])  # type: ignore[untyped-decorator]
@@ -173,14 +140,3 @@ def _add_groups(  # type: ignore[no-untyped-def]
             known = tl.where(size > CHUNK, 0, known)
             tl.store(parts + first * width + column, total, mask=column < tl.where(size > CHUNK, width, 0))
         tl.store(dtable + client * dtable_row + number * width + column, total, mask=column < known)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _add_samples(dy, sums, samples, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum over a client's samples."""
-    client = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    added = tl.zeros([SIZE], tl.float32)
-    for sample in range(0, samples):
-        added += tl.load(dy + (client * samples + sample) * count + at, mask=at < count, other=0.0)
-    tl.store(sums + client * count + at, added, mask=at < count)

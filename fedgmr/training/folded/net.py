@@ -16,7 +16,7 @@ from torch.nn import functional
 from fedgmr.submodels.layout import Layout, TensorPlace
 from fedgmr.tasks.losses import PAD, padded_cross_entropy, token_cross_entropy
 from fedgmr.training.execution import TRITON
-from fedgmr.training.folded.plan import FoldPlan, replaced_forward
+from fedgmr.training.folded.plan import Call, FoldPlan, replaced_forward
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 from fedgmr.training.rules import Stacking
 from fedgmr.training.stacked.rows import Rows
@@ -25,7 +25,7 @@ from fedgmr.training.work import LocalWork
 
 if TRITON:
     from fedgmr.training.folded import steps
-    from fedgmr.training.folded.layers import LAYERS, Folded, Head, plain_layer
+    from fedgmr.training.folded.layers import Folded, Head, layer_of
 
 _TRIED = 3  # clients of a trial
 _MOST_SAMPLES = 64  # of a mini-batch: how larger ones compare with the graphed executor was not measured
@@ -79,12 +79,12 @@ class FoldedNet(Rows):
         self._places = {place.name: place for place in plan.layout.parameters}
         self._statistics = {place.name: place for place in plan.layout.buffers}
         self._head = Head(self, plan.head) if plan.head is not None and self._loss in WEIGHTS else None
-        self._layers: list[tuple[nn.Module, Folded]] = [
-            (call.layer, self._head if self._head and call is plan.head else LAYERS[type(call.layer)](self, call))
-            for call in plan.calls
-        ]
-        plain = ((module, plain_layer(self, module)) for module in self.model.modules())
-        self._layers += [(module, layer) for module, layer in plain if layer is not None]
+        calls = {call.layer: call for call in plan.calls}
+        self._layers: list[tuple[nn.Module, Folded]] = []
+        for module in self.model.modules():
+            call = calls.get(module, Call(name="", layer=module, batched=True))
+            layer = self._head if self._head is not None and call is plan.head else layer_of(self, call)
+            self._layers += [] if layer is None else [(module, layer)]
 
     @classmethod
     def of(

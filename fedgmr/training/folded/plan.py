@@ -10,6 +10,7 @@ samples in its first dimension. What else a model does with its samples is tried
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -129,15 +130,15 @@ def _observe(model: nn.Module, example: Tensor, relus: set[str]) -> tuple[list[C
 def _shapes(model: nn.Module, inputs: Tensor) -> tuple[dict[str, torch.Size], str | None] | None:
     """What each layer with parameters was given, and whose outputs are the model's; None where one came twice."""
     seen: dict[str, torch.Size] = {}
+    refused: list[str] = []
     last: tuple[str, Any] | None = None
 
-    def watch(name: str, layer: nn.Module, twice: list[str]) -> Any:
+    def watch(name: str, layer: nn.Module) -> Any:
         def forward(given: Tensor, *others: Any, **named: Any) -> Any:
             nonlocal last
-            if name in seen:
-                twice.append(name)
-            if isinstance(layer, nn.MultiheadAttention) and not attends_to_itself(layer, given, *others, **named):
-                twice.append(name)
+            attends = isinstance(layer, nn.MultiheadAttention)
+            if name in seen or (attends and not _attends_to_itself(layer, given, *others, **named)):
+                refused.append(name)
             seen[name] = given.shape
             if isinstance(layer, nn.BatchNorm2d):  # what it has been joined to has no part in what is observed
                 others = ()
@@ -147,11 +148,10 @@ def _shapes(model: nn.Module, inputs: Tensor) -> tuple[dict[str, torch.Size], st
 
         return forward
 
-    refused: list[str] = []
     statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng(devices=[]), torch.no_grad(), ExitStack() as changed:
         for name, layer in owners(model):
-            changed.enter_context(replaced_forward(layer, watch(name, layer, refused)))
+            changed.enter_context(replaced_forward(layer, watch(name, layer)))
         for layer in model.modules():
             if type(layer) is nn.Dropout:
                 changed.enter_context(replaced_forward(layer, lambda given: given))
@@ -167,20 +167,13 @@ def _shapes(model: nn.Module, inputs: Tensor) -> tuple[dict[str, torch.Size], st
     return seen, last[0] if outputs is last[1] else None
 
 
-def attends_to_itself(
-    layer: nn.MultiheadAttention,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> bool:
+def _attends_to_itself(*given: Any, **named: Any) -> bool:
     """Whether a call of attention is of the form that can be folded: of samples to themselves, one mask for all."""
+    call = signature(nn.MultiheadAttention.forward).bind(*given, **named)
+    call.apply_defaults()
+    _, query, key, value, padding, need_weights, mask, *_ = call.args
     one = query is key and key is value and query.dim() == 3
-    return one and (attn_mask is None or _hides(attn_mask)) and key_padding_mask is None and not need_weights
+    return one and (mask is None or _hides(mask)) and padding is None and not need_weights
 
 
 def _hides(mask: Tensor) -> bool:
