@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedgmr.training.folded.dropout import words
-from fedgmr.training.stacked.convolution import Tiles, cdiv, power
+from fedgmr.training.stacked.convolution import EXACT, Tiles, cdiv, power
 
 Hidden = Literal["none", "causal"] | Tensor  # which keys a query does not see: [queries, keys], True for those
 
@@ -28,7 +28,6 @@ _CAUSAL, _GIVEN = tl.constexpr(1), tl.constexpr(2)
 _FORWARD = Tiles(rows=64, columns=32, stages=2)
 _BACKWARD = Tiles(rows=128, columns=64, warps=8, stages=2)  # where one program takes all queries
 _BACKWARD_LONG = Tiles(rows=64, columns=64, stages=2)
-_EXACT = Tiles(rows=32, columns=32, stages=2)  # for "ieee", whose products are not for matrix units
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,37 +49,34 @@ class Attention:
         """
         samples, length, columns = qkv.shape
         out, heights = qkv.new_empty((samples, length, columns // 3)), qkv.new_empty((samples, self.heads, length))
-        tiles = _FORWARD if self.precision == "tf32" else _EXACT
-        self._launch(_attend, tiles, length, min(tiles.rows, power(length)), qkv, out, heights)
+        tiles = _FORWARD if self.precision == "tf32" else EXACT
+        self._launch(_attend, tiles, tiles.rows, qkv, out, heights)
         return out, heights
 
     def backward(self, dout: Tensor, qkv: Tensor, out: Tensor, heights: Tensor) -> Tensor:
         """The gradient of `qkv`, from that of the results and what `forward` gave."""
         length, exact = qkv.shape[1], self.precision != "tf32"
         dqkv, deltas = torch.empty_like(qkv), torch.empty_like(heights)
-        whole = length <= (_EXACT if exact else _BACKWARD).rows
-        tiles = _EXACT if exact else _BACKWARD if whole else _BACKWARD_LONG
-        rows, columns = (min(most, power(length)) for most in (tiles.rows, tiles.columns))
-        self._launch(_queries_back, tiles, length, rows, qkv, out, dout, heights, deltas, dqkv, WHOLE=whole)
+        whole = length <= (EXACT if exact else _BACKWARD).rows
+        tiles = EXACT if exact else _BACKWARD if whole else _BACKWARD_LONG
+        self._launch(_queries_back, tiles, tiles.rows, qkv, out, dout, heights, deltas, dqkv, WHOLE=whole)
         if not whole:
-            self._launch(_keys_back, tiles, length, columns, qkv, dout, heights, deltas, dqkv)
+            self._launch(_keys_back, tiles, tiles.columns, qkv, dout, heights, deltas, dqkv)
         return dqkv
 
-    def _launch(
-        self, kernel: Any, tiles: Tiles, length: int, block: int, qkv: Tensor, *others: Tensor, **more: bool
-    ) -> None:
+    def _launch(self, kernel: Any, tiles: Tiles, block: int, qkv: Tensor, *others: Tensor, **more: bool) -> None:
         """Launch a kernel whose programs have a head and a block of it; what is not read may be anything."""
         assert self.p == 0.0 or self.seeds is not None
-        given, samples = isinstance(self.hidden, Tensor), len(qkv)
-        mask = self.hidden.contiguous().view(torch.uint8) if isinstance(self.hidden, Tensor) else qkv
-        seeds = qkv if self.seeds is None else self.seeds
-        each = samples // (1 if self.seeds is None else len(seeds))
-        size = qkv.shape[2] // (3 * self.heads)
-        kernel[(samples * self.heads, cdiv(length, block))](
-            qkv, mask, seeds, each, *others, length, self.heads, self.number, self.p, size**-0.5, HEAD=size,
-            WIDTH=power(size), QUERIES=min(tiles.rows, power(length)), KEYS=min(tiles.columns, power(length)),
-            HIDDEN=2 if given else int(self.hidden == "causal"), DROP=self.p > 0.0, PRECISION=self.precision, **more,
-            **tiles.launch,
+        (samples, length, columns), hidden = qkv.shape, self.hidden
+        mask, kind = qkv, int(not isinstance(hidden, Tensor) and hidden == "causal")
+        if isinstance(hidden, Tensor):
+            mask, kind = hidden.contiguous().view(torch.uint8), 2
+        seeds, clients = (qkv, 1) if self.seeds is None else (self.seeds, len(self.seeds))
+        size, longest = columns // (3 * self.heads), power(length)
+        kernel[(samples * self.heads, cdiv(length, min(block, longest)))](
+            qkv, mask, seeds, samples // clients, *others, length, self.heads, self.number, self.p, size**-0.5,
+            HEAD=size, WIDTH=power(size), QUERIES=min(tiles.rows, longest), KEYS=min(tiles.columns, longest),
+            HIDDEN=kind, DROP=self.p > 0.0, PRECISION=self.precision, **more, **tiles.launch,
         )  # fmt: skip
 
 
@@ -121,6 +117,15 @@ def _place(length, heads, HEAD: tl.constexpr):  # type: ignore[no-untyped-def]
     head = tl.program_id(0) % heads
     columns = heads * HEAD
     return sample, head, columns, sample * length * 3 * columns + head * HEAD
+
+
+@triton.jit
+def _pairs(qkv, key, column, known, columns, length):  # type: ignore[no-untyped-def]
+    """Where a block of keys lies, which of it exists, the keys, and their values."""
+    inside = (key < length)[:, None] & known[None, :]
+    at = columns + key[:, None] * 3 * columns + column[None, :]
+    keys = tl.load(qkv + at, mask=inside, other=0.0)
+    return at, inside, keys, tl.load(qkv + columns + at, mask=inside, other=0.0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -220,10 +225,7 @@ def _queries_back(  # type: ignore[no-untyped-def]
         last = tl.minimum(length, (tl.program_id(1) + 1) * QUERIES)
     for start in range(0, last, KEYS):
         key = start + tl.arange(0, KEYS)
-        inside = (key < length)[:, None] & known[None, :]
-        at = columns + key[:, None] * 3 * columns + column[None, :]
-        keys = tl.load(qkv + at, mask=inside, other=0.0)
-        values = tl.load(qkv + columns + at, mask=inside, other=0.0)
+        at, inside, keys, values = _pairs(qkv, key, column, known, columns, length)
         power = _powers(
             queries, keys, query[:, None], key[None, :], height[:, None], hidden, length, scale, HIDDEN, PRECISION
         )
@@ -258,10 +260,7 @@ def _keys_back(  # type: ignore[no-untyped-def]
     key = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     column = tl.arange(0, WIDTH)
     known = column < HEAD
-    inside = (key < length)[:, None] & known[None, :]
-    at = columns + key[:, None] * 3 * columns + column[None, :]
-    keys = tl.load(qkv + at, mask=inside, other=0.0)
-    values = tl.load(qkv + columns + at, mask=inside, other=0.0)
+    at, inside, keys, values = _pairs(qkv, key, column, known, columns, length)
     key_sums = tl.zeros([KEYS, WIDTH], tl.float32)
     value_sums = tl.zeros([KEYS, WIDTH], tl.float32)
     begin = 0

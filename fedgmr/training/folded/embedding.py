@@ -44,16 +44,16 @@ def backward(ids: Tensor, dy: Tensor, dtable: Tensor, padding: int | None) -> No
     clients, positions, width = dy.shape
     numbers = dtable.shape[1]
     dtable.zero_()
-    places, ranks, sizes, order = (ids.new_empty((clients, positions), dtype=torch.int32) for _ in range(4))
+    order, ranks, sizes = (ids.new_empty((clients, positions), dtype=torch.int32) for _ in range(3))
     _order[(cdiv(positions, _POSITIONS), clients)](
-        ids, places, ranks, sizes, order, ids.stride(0), positions, -1 if padding is None else padding,
+        ids, order, ranks, sizes, ids.stride(0), positions, -1 if padding is None else padding,
         POSITIONS=_POSITIONS, OTHERS=_OTHERS,
     )  # fmt: skip
     wide = min(128, int(triton.next_power_of_2(width)))
     parts = torch.empty_like(dy) if positions > _CHUNK else dy
     for first in (True, False) if positions > _CHUNK else (True,):
         _add_groups[(positions, cdiv(width, wide), clients)](
-            ids, places, ranks, sizes, order, dy, parts, dtable, ids.stride(0), dtable.stride(0), positions, numbers,
+            ids, order, ranks, sizes, dy, parts, dtable, ids.stride(0), dtable.stride(0), positions, numbers,
             width, FIRST=first, CHUNK=_CHUNK, ROWS=_AT_ONCE, WIDTH=wide, num_warps=1,
         )  # fmt: skip
 
@@ -75,9 +75,9 @@ def _look_up(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["padding"])  # type: ignore[untyped-decorator]
 def _order(  # type: ignore[no-untyped-def]
-    ids, places, ranks, sizes, order, ids_row, positions, padding, POSITIONS: tl.constexpr, OTHERS: tl.constexpr
+    ids, order, ranks, sizes, ids_row, positions, padding, POSITIONS: tl.constexpr, OTHERS: tl.constexpr
 ):
-    """For a block of positions: their places by number, their ranks in their groups, and how large these are."""
+    """By number: a block of positions, their ranks in their groups, and how large these are."""
     client = tl.program_id(1).to(tl.int64)
     ids += client * ids_row
     position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
@@ -96,17 +96,15 @@ def _order(  # type: ignore[no-untyped-def]
     rank = tl.sum(sooner, 1)
     place = tl.sum(lower, 1) + rank
     size = tl.where(number == padding, 0, tl.sum(equal, 1))
-    real = position < positions
-    at = client * positions + position
-    tl.store(places + at, place, mask=real)
+    at, real = client * positions + place, position < positions
+    tl.store(order + at, position, mask=real)
     tl.store(ranks + at, rank, mask=real)
     tl.store(sizes + at, size, mask=real)
-    tl.store(order + client * positions + place, position, mask=real)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _add_groups(  # type: ignore[no-untyped-def]
-    ids, places, ranks, sizes, order, dy, parts, dtable, ids_row, dtable_row, positions, numbers, width,
+    ids, order, ranks, sizes, dy, parts, dtable, ids_row, dtable_row, positions, numbers, width,
     FIRST: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """FIRST: the sum of a chunk of a group, for the table if it is the only one; then of a group's several sums."""
@@ -121,22 +119,20 @@ def _add_groups(  # type: ignore[no-untyped-def]
     else:
         count = tl.where(rank == 0, tl.where(size > CHUNK, tl.cdiv(size, CHUNK), 0), 0)
     if count > 0:
-        first = client * positions + tl.load(places + own)
         sums = tl.zeros([ROWS, WIDTH], tl.float32)
         for start in range(0, count, ROWS):
             part = start + tl.arange(0, ROWS)
             inside = (part < count)[:, None] & there[None, :]
             if FIRST:
-                position = client * positions + tl.load(order + first + part, mask=part < count, other=0)
+                position = client * positions + tl.load(order + own + part, mask=part < count, other=0)
                 sums += tl.load(dy + position[:, None] * width + column[None, :], mask=inside, other=0.0)
             else:
-                sums += tl.load(
-                    parts + (first + part * CHUNK)[:, None] * width + column[None, :], mask=inside, other=0.0
-                )
+                place = own + part * CHUNK
+                sums += tl.load(parts + place[:, None] * width + column[None, :], mask=inside, other=0.0)
         total = tl.sum(sums, 0)
-        number = tl.load(ids + client * ids_row + tl.program_id(0))
+        number = tl.load(ids + client * ids_row + tl.load(order + own))
         known = tl.where(number < numbers, tl.where(number >= 0, width, 0), 0)
         if FIRST:
             known = tl.where(size > CHUNK, 0, known)
-            tl.store(parts + first * width + column, total, mask=column < tl.where(size > CHUNK, width, 0))
+            tl.store(parts + own * width + column, total, mask=column < tl.where(size > CHUNK, width, 0))
         tl.store(dtable + client * dtable_row + number * width + column, total, mask=column < known)

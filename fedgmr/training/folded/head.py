@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedgmr.training.folded import linear
 from fedgmr.training.folded.launches import add_parts, optional
-from fedgmr.training.stacked.convolution import Tiles, cdiv
+from fedgmr.training.stacked.convolution import EXACT, Tiles, cdiv
 
 LEAST_CLASSES = 2048  # from here on logits are not written
 _WIDEST = 128  # hidden values that a program keeps
@@ -31,7 +31,6 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 # Rows are positions, columns are classes.
 _FORWARD = Tiles(rows=128, columns=64, warps=8, stages=2)
 _BACKWARD = Tiles(rows=64, columns=128, warps=8, stages=2)
-_EXACT = Tiles(rows=32, columns=32, stages=2)  # for "ieee", whose products are not for matrix units
 
 
 def forward(
@@ -51,7 +50,7 @@ def forward(
         )
         add_parts(losses[:, :, None], sums)
         return sums, (slopes,)
-    tiles = _FORWARD if precision == "tf32" else _EXACT
+    tiles = _FORWARD if precision == "tf32" else EXACT
     turned, (biases, bias_row) = _turned(w), optional(b, hidden)
     order, counts = targets.new_empty(targets.shape, dtype=torch.int32), targets.new_empty(clients, dtype=torch.int32)
     _arrange[(clients,)](weights, order, counts, positions, SIZE=1024)
@@ -89,7 +88,7 @@ def weight_gradients(
         return
     _, packed, heights, shares, goals, counts = kept
     (clients, positions, width), classes, turned = hidden.shape, w.shape[1], _turned(packed)
-    tiles = _BACKWARD if precision == "tf32" else _EXACT
+    tiles = _BACKWARD if precision == "tf32" else EXACT
     (biases, bias_row), (dbiases, dbias_row) = optional(b, hidden), optional(db, dw)
     _weigh[(cdiv(classes, tiles.columns), clients)](
         packed, turned, w, biases, goals, shares, heights, counts, dw, dbiases, w.stride(0), bias_row, dw.stride(0),
@@ -132,11 +131,7 @@ def _crossed(matrix, row, column, real, width, EVEN: tl.constexpr):  # type: ign
 def _across(turned, row, column, room, width, EVEN: tl.constexpr):  # type: ignore[no-untyped-def]
     """[row, column] of a matrix that has been transposed."""
     at = turned + column[None, :] * room + row[:, None]
-    if EVEN:
-        value = tl.load(at)
-    else:
-        value = tl.load(at, mask=(column < width)[None, :], other=0.0)
-    return value
+    return tl.load(at) if EVEN else tl.load(at, mask=(column < width)[None, :], other=0.0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

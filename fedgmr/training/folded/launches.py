@@ -1,4 +1,4 @@
-"""What the launches of this room share: tensors that may be missing, and sums of what several programs have added up."""
+"""What the launches of this room share: tensors that may be missing, and sums of what several programs have added."""
 
 import triton
 import triton.language as tl

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedgmr.training.folded.launches import add_parts, optional
+from fedgmr.training.stacked.convolution import cdiv
 
 _SHARES = 128  # of a client's rows, at most
 _LEAST_ROWS = 32  # of a share
@@ -22,11 +23,11 @@ def forward(x: Tensor, g: Tensor | None, b: Tensor | None, eps: float | None) ->
     clients, rows, width = x.shape
     y = x.new_empty(x.shape)
     mean, rstd = (x.new_empty((clients, 0 if eps is None else rows)) for _ in range(2))
-    wide, high, blocks = _block(width, whole=eps is not None)
+    high, blocks, sizes = _block(width, whole=eps is not None)
     (scale, scale_row), (shift, shift_row) = optional(g, x), optional(b, x)
-    _normalise[(triton.cdiv(rows, high), clients, blocks)](
-        x, scale, shift, y, mean, rstd, scale_row, shift_row, rows, width, eps or 0.0, ROWS=high, WIDTH=wide,
-        SCALE=g is not None, SHIFT=b is not None, NORM=eps is not None, num_warps=_warps(wide),
+    _normalise[(cdiv(rows, high), clients, blocks)](
+        x, scale, shift, y, mean, rstd, scale_row, shift_row, rows, width, eps or 0.0,
+        SCALE=g is not None, SHIFT=b is not None, NORM=eps is not None, **sizes,
     )  # fmt: skip
     return y, mean, rstd
 
@@ -37,28 +38,25 @@ def backward(
     """Write the gradients of scale and shift, where there are such; return that of the inputs."""
     clients, rows, width = x.shape
     dx, norm = x.new_empty(x.shape), mean.numel() > 0
-    wide, high, blocks = _block(width, whole=norm)
-    share = triton.cdiv(max(_LEAST_ROWS, triton.cdiv(rows, _SHARES)), high) * high
-    shares = triton.cdiv(rows, share)
+    high, blocks, sizes = _block(width, whole=norm)
+    share = cdiv(max(_LEAST_ROWS, cdiv(rows, _SHARES)), high) * high
+    shares = cdiv(rows, share)
     parts = dx if dg is None else x.new_empty((clients, shares, 2 * width))
     scale, scale_row = optional(g, x)
     _normalise_back[(shares, clients, blocks)](
-        dy, x, mean, rstd, scale, dx, parts, scale_row, rows, width, share, shares, ROWS=high, WIDTH=wide,
-        SCALE=g is not None, WISHED=dg is not None, NORM=norm, num_warps=_warps(wide),
+        dy, x, mean, rstd, scale, dx, parts, scale_row, rows, width, share, shares,
+        SCALE=g is not None, WISHED=dg is not None, NORM=norm, **sizes,
     )  # fmt: skip
     if dg is not None:
         add_parts(parts, dg, db, width)
     return dx
 
 
-def _block(width: int, *, whole: bool) -> tuple[int, int, int]:
-    """Numbers and rows of a block, as many as fill a program, and blocks of a row: one if it must be `whole`."""
+def _block(width: int, *, whole: bool) -> tuple[int, int, dict[str, int]]:
+    """Rows of a block, blocks of a row, which are one if it must be `whole`, and what a kernel is told of them."""
     wide = int(triton.next_power_of_2(width if whole else min(width, 128)))
-    return wide, max(1, min(64, 2048 // wide)), triton.cdiv(width, wide)
-
-
-def _warps(wide: int) -> int:
-    return 4 if wide <= 2048 else 8
+    high = max(1, min(64, 2048 // wide))
+    return high, cdiv(width, wide), {"ROWS": high, "WIDTH": wide, "num_warps": 4 if wide <= 2048 else 8}
 
 
 @triton.jit  # type: ignore[untyped-decorator]

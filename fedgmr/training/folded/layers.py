@@ -33,7 +33,7 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, layer: "Folded", *given: Tensor) -> Tensor:
         """Outputs, and what the backward pass needs."""
-        outputs, saved, ctx.back = layer.compute(*given)
+        outputs, saved, ctx.back = layer._compute(*given)
         ctx.save_for_backward(*saved)
         return outputs
 
@@ -46,7 +46,7 @@ class _Apply(torch.autograd.Function):
 class Folded:
     """A layer of a net. A subclass computes outputs, what to save, and a function of the outputs' gradient and this."""
 
-    compute: Callable[..., Computed]
+    _compute: Callable[..., Computed]
 
     def __init__(self, net: "FoldedNet", call: Call, *, prefix: str = "") -> None:
         """`prefix` is what the names of the module's parameters begin with."""
@@ -86,12 +86,11 @@ class Folded:
 
 
 class Conv(Folded):
-    """A convolution."""
+    """A convolution of images [samples, channels, height, width]."""
 
     module: nn.Conv2d
 
-    def compute(self, images: Tensor) -> Computed:
-        """Images [samples, channels, height, width]."""
+    def _compute(self, images: Tensor) -> Computed:
         x, module, needed = self.images(images), self.module, images.requires_grad
         _, samples, height, width, channels = x.shape
         layer = plan.Conv(
@@ -114,8 +113,7 @@ class BatchNorm(Folded):
 
     module: nn.BatchNorm2d
 
-    def compute(self, images: Tensor, *added: Tensor) -> Computed:
-        """Images, or samples [samples, channels]; then what is added to the result."""
+    def _compute(self, images: Tensor, *added: Tensor) -> Computed:
         module, relu, lying = self.module, self.call.relu, [_pixels_first(each) for each in (images, *added)]
         shape, (x, *others) = lying[0].shape, map(self.rows, lying)
         running = None
@@ -126,21 +124,20 @@ class BatchNorm(Folded):
             x, *self.own, running, module.momentum, module.eps, others[0] if others else None, relu
         )
 
-        def back(slopes: Tensor, *saved: Any) -> Slopes:
-            dy = self.rows(_pixels_first(slopes))
-            both = batch_norm.backward(dy, *saved, self.own[0], *self.slopes, relu, bool(others))
+        def back(slopes: Tensor, x: Tensor, y: Tensor, means: Tensor, rstds: Tensor) -> Slopes:
+            dy, weight = self.rows(_pixels_first(slopes)), self.own[0]
+            both = batch_norm.backward(dy, x, y, means, rstds, weight, *self.slopes, relu, bool(others))
             return tuple(_channels_first(each.view(shape)) for each in both if each is not None)
 
         return _channels_first(y.view(shape)), (x, y if relu else x, means, rstds), back
 
 
 class Linear(Folded):
-    """A linear layer."""
+    """A linear layer [..., inputs]."""
 
     module: nn.Linear
 
-    def compute(self, inputs: Tensor) -> Computed:
-        """[..., inputs]."""
+    def _compute(self, inputs: Tensor) -> Computed:
         x, precision, shape, needed = self.rows(inputs), self.net.precision, inputs.shape, inputs.requires_grad
 
         def back(slopes: Tensor, x: Tensor) -> Slopes:
@@ -164,25 +161,23 @@ class Norm(Folded):
         normed = functional.group_norm(given[0], self.module.num_groups, eps=self.module.eps)
         return super().forward(normed.movedim(1, -1)).movedim(-1, 1) if self.module.affine else normed
 
-    def compute(self, inputs: Tensor) -> Computed:
-        """[..., width]."""
+    def _compute(self, inputs: Tensor) -> Computed:
         x, shape = self.rows(inputs), inputs.shape
         eps = self.module.eps if isinstance(self.module, nn.LayerNorm) else None
-        y, *moments = layer_norm.forward(x, *self.own, eps)
+        y, means, rstds = layer_norm.forward(x, *self.own, eps)
 
-        def back(slopes: Tensor, *saved: Any) -> Slopes:
-            return (layer_norm.backward(self.rows(slopes), *saved, self.own[0], *self.slopes).view(shape),)
+        def back(slopes: Tensor, x: Tensor, means: Tensor, rstds: Tensor) -> Slopes:
+            return (layer_norm.backward(self.rows(slopes), x, means, rstds, self.own[0], *self.slopes).view(shape),)
 
-        return y.view(shape), (x, *moments), back
+        return y.view(shape), (x, means, rstds), back
 
 
 class Embedding(Folded):
-    """Rows of a table, by number; numbers that all samples share are looked up for each of them."""
+    """Rows of a table, by numbers [samples, ...]; those that all share, [...] or [1, ...], are looked up for each."""
 
     module: nn.Embedding
 
-    def compute(self, numbers: Tensor) -> Computed:
-        """Numbers [samples, ...], or shared ones [...] or [1, ...]."""
+    def _compute(self, numbers: Tensor) -> Computed:
         count, batch, batched = self.net.count, self.net.batch, self.call.batched
         if not batched and numbers.dim() > 1 and len(numbers) == 1:
             numbers = numbers[0]
@@ -217,17 +212,12 @@ class Attention(Folded):
         if attn_mask is not None and not is_causal:
             hidden = attn_mask if attn_mask.dtype == torch.bool else attn_mask == -torch.inf
         self.attending = Attending(
-            heads=self.module.num_heads,
-            hidden=hidden,
-            precision=self.net.precision,
-            p=self.module.dropout,
-            seeds=self.net.seeds,
-            number=self.net.next_draw(),
-        )
+            heads=self.module.num_heads, hidden=hidden, precision=self.net.precision, p=self.module.dropout,
+            seeds=self.net.seeds, number=self.net.next_draw(),
+        )  # fmt: skip
         return self.out.forward(super().forward(self.into.forward(query))), None
 
-    def compute(self, inputs: Tensor) -> Computed:
-        """Queries, keys and values [samples, length, 3 · width]."""
+    def _compute(self, inputs: Tensor) -> Computed:
         qkv, attending = inputs.contiguous(), self.attending
         y, sums = attending.forward(qkv)
         return y, (qkv, y, sums), lambda slopes, *saved: (attending.backward(slopes.contiguous(), *saved),)
@@ -238,8 +228,7 @@ class Dropout(Folded):
 
     module: nn.Dropout
 
-    def compute(self, inputs: Tensor) -> Computed:
-        """Samples [samples, ...]."""
+    def _compute(self, inputs: Tensor) -> Computed:
         drawn = self.module.p, self.net.seeds, self.net.next_draw()
 
         def drop(values: Tensor) -> Tensor:
@@ -253,8 +242,7 @@ class MaxPool(Folded):
 
     module: nn.MaxPool2d
 
-    def compute(self, images: Tensor) -> Computed:
-        """Images."""
+    def _compute(self, images: Tensor) -> Computed:
         x, given = _pixels_first(images), (self.module.kernel_size, self.module.stride, self.module.padding)
         fields, shape = [value if isinstance(value, int) else value[0] for value in given], x.shape
         y, codes = pooling.forward(x, *fields)
@@ -290,8 +278,7 @@ class Head(Folded):
         """Every client's loss: the sum over targets [count, targets] of weight · cross-entropy."""
         return super().forward(hidden, targets, weights)
 
-    def compute(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Computed:
-        """Hidden values [samples, ..., width], targets and weights."""
+    def _compute(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Computed:
         x, precision, shape = self.rows(hidden), self.net.precision, hidden.shape
         losses, kept = head.forward(x, *self.own, targets, weights, precision)
 

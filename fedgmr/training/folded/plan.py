@@ -22,7 +22,7 @@ from fedgmr.training.stacked.rows import RowOrder, RowWriter
 
 # Layers with parameters, and dropout, whose draws must not depend on company. Not their subclasses: what those do with
 # the parameters is not known.
-KNOWN = (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
+_KNOWN = (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class FoldPlan:
     calls: Sequence[Call]
     head: Call | None  # a linear layer whose outputs are the model's: the loss can be computed with it
     order: RowOrder
-    at: Mapping[str, int]  # where each parameter begins in a row
+    at: Mapping[str, tuple[int, torch.Size]]  # where each parameter begins in a row, and how it lies there
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, example: Tensor) -> "FoldPlan | None":
@@ -61,13 +61,14 @@ class FoldPlan:
             return None
         writer, at = RowWriter(layout), {}
         for name, coordinates in writer.coordinates.items():
-            at[name] = writer.put(coordinates.permute(0, 2, 3, 1) if coordinates.dim() == 4 else coordinates)
+            lying = coordinates.permute(0, 2, 3, 1) if coordinates.dim() == 4 else coordinates
+            at[name] = writer.put(lying), lying.shape
         order = writer.finish()
         assert order is not None
         return cls(model=model, layout=layout, calls=calls, head=head, order=order, at=at)
 
 
-def owners(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def _owners(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The modules that have parameters of their own; attention has those of its output layer."""
     found: list[tuple[str, nn.Module]] = []
     for name, module in model.named_modules():
@@ -86,14 +87,14 @@ def _known(model: nn.Module) -> bool:
         return False
     if any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in model.modules()):
         return False
-    return all(_takes(layer) for _, layer in owners(model))
+    return all(_takes(layer) for _, layer in _owners(model))
 
 
 def _takes(layer: nn.Module) -> bool:
     if isinstance(layer, nn.MultiheadAttention):
         plain = type(layer) is nn.MultiheadAttention and layer._qkv_same_embed_dim and layer.batch_first
         return plain and layer.bias_k is None and not layer.add_zero_attn
-    if type(layer) not in KNOWN:
+    if type(layer) not in _KNOWN:
         return False
     if isinstance(layer, nn.Conv2d):
         square = len(set(layer.kernel_size)) == len(set(layer.stride)) == 1
@@ -114,7 +115,7 @@ def _observe(model: nn.Module, example: Tensor, relus: set[str]) -> tuple[list[C
     if None in passes:
         return None
     (two, _), (three, last) = passes  # type: ignore[misc]
-    named = owners(model)
+    named = _owners(model)
     if list(two) != list(three) or set(two) != {name for name, _ in named}:
         return None
     calls = []
@@ -142,7 +143,9 @@ def _shapes(model: nn.Module, inputs: Tensor) -> tuple[dict[str, torch.Size], st
             seen[name] = given.shape
             if isinstance(layer, nn.BatchNorm2d):  # what it has been joined to has no part in what is observed
                 others = ()
+            drawn = torch.get_rng_state()
             outputs = type(layer).forward(layer, given, *others, **named)
+            torch.set_rng_state(drawn)  # what attention draws is known
             last = name, outputs
             return outputs
 
@@ -150,13 +153,11 @@ def _shapes(model: nn.Module, inputs: Tensor) -> tuple[dict[str, torch.Size], st
 
     statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng(devices=[]), torch.no_grad(), ExitStack() as changed:
-        for name, layer in owners(model):
+        for name, layer in _owners(model):
             changed.enter_context(replaced_forward(layer, watch(name, layer)))
         for layer in model.modules():
             if type(layer) is nn.Dropout:
                 changed.enter_context(replaced_forward(layer, lambda given: given))
-            elif isinstance(layer, nn.MultiheadAttention):
-                changed.enter_context(_without_dropout(layer))
         before = torch.get_rng_state()
         outputs = model(inputs)
         drew = not torch.equal(before, torch.get_rng_state())
@@ -190,12 +191,3 @@ def replaced_forward(layer: nn.Module, forward: Any) -> Iterator[None]:
         yield
     finally:
         del layer.forward
-
-
-@contextmanager
-def _without_dropout(layer: nn.MultiheadAttention) -> Iterator[None]:
-    before, layer.dropout = layer.dropout, 0.0
-    try:
-        yield
-    finally:
-        layer.dropout = before
