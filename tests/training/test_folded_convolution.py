@@ -151,5 +151,6 @@ def test_a_client_keeps_a_device_busy_in_every_layer_of_resnet18() -> None:
         conv = products.kernels
         tiles = conv.forward_tiles
         programs = -(-conv.rows // tiles.rows) * -(-outputs // tiles.columns) * products.forward_splits
-        assert 20 <= programs <= 64
+        assert programs >= 20
+        assert programs <= 64 or products.forward_splits == 1
         assert conv.step_programs * products.step_splits >= 32

@@ -28,19 +28,16 @@ class ConvProducts:
 
     def __init__(self, layer: Conv, batch: int, precision: str) -> None:
         """`batch` is a client's samples."""
-        exact = precision == "ieee"
-        self.layer, self.kernels = (
-            layer,
-            Convolution(
-                layer=layer,
-                batch=batch,
-                precision=precision,
-                forward_tiles=EXACT if exact else _forward_tiles(layer, batch),
-                backward_tiles=EXACT if exact else _backward_tiles(layer, batch),
-                step_tiles=EXACT if exact else _step_tiles(layer, batch),
-                bias=False,
-                relu=False,
-            ),
+        exact, self.layer = precision == "ieee", layer
+        self.kernels = Convolution(
+            layer=layer,
+            batch=batch,
+            precision=precision,
+            forward_tiles=EXACT if exact else _forward_tiles(layer, batch),
+            backward_tiles=EXACT if exact else _backward_tiles(layer, batch),
+            step_tiles=EXACT if exact else _step_tiles(layer, batch),
+            bias=False,
+            relu=False,
         )
         blocks = cdiv(self.kernels.rows, self.kernels.forward_tiles.rows)
         programs = blocks * cdiv(layer.outputs, self.kernels.forward_tiles.columns)
