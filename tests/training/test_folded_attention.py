@@ -10,7 +10,7 @@ from fedgmr.training.execution import TRITON
 from training.folded_clients import DEVICE, RUNS, draw, far
 
 if TRITON:
-    from fedgmr.training.folded import attention
+    from fedgmr.training.folded.attention import Attention
 
 SEEDS = torch.tensor([11, 12, 2**40])
 
@@ -26,8 +26,9 @@ def plain(qkv: Tensor, heads: int, seen: Tensor, factor: Tensor | float = 1.0) -
 
 def results(qkv: Tensor, heads: int, hidden: Any, dout: Tensor, **drop: Any) -> list[Tensor]:
     """The result and the gradient."""
-    out, heights = attention.forward(qkv, heads, hidden, "ieee", **drop)
-    return [out, attention.backward(dout, qkv, out, heights, heads, hidden, "ieee", **drop)]
+    attention = Attention(heads=heads, hidden=hidden, precision="ieee", **drop)
+    out, heights = attention.forward(qkv)
+    return [out, attention.backward(dout, qkv, out, heights)]
 
 
 def drawn(samples: int, length: int, heads: int, size: int) -> tuple[Tensor, Tensor]:
@@ -63,7 +64,7 @@ def test_dropout_has_one_mask_in_both_passes(length: int, heads: int) -> None:
     qkv, dout = drawn(3, length, heads, size)
     qkv.view(3, length, 3, heads, size)[:, :, 2] = torch.eye(length, device=DEVICE)[:, None]
     drop = {"p": 0.25, "seeds": SEEDS.to(DEVICE), "number": 3}
-    weights = attention.forward(qkv, heads, "none", "ieee", **drop)[0].view(3, length, heads, size).transpose(1, 2)
+    weights = results(qkv, heads, "none", dout, **drop)[0].view(3, length, heads, size).transpose(1, 2)
     dropped = weights == 0
     assert abs(float(dropped.float().mean()) - 0.25) < 4 * (0.1875 / dropped.numel()) ** 0.5
     leaf = qkv.double().requires_grad_()
@@ -81,7 +82,7 @@ def test_masks_differ_by_client_sample_head_and_number() -> None:
     masks = []
     for number in (1, 2):
         drop = {"p": 0.5, "seeds": SEEDS[:2].to(DEVICE), "number": number}
-        weights = attention.forward(qkv, 2, "none", "ieee", **drop)[0].view(4, 24, 2, 24)
+        weights = results(qkv, 2, "none", qkv[..., :48].contiguous(), **drop)[0].view(4, 24, 2, 24)
         masks += [mask.flatten() for mask in (weights == 0).transpose(1, 2).flatten(0, 1)]
     for place, mask in enumerate(masks):
         for other in masks[:place]:

@@ -1,6 +1,5 @@
 """Convolutions of many clients, by Triton's interpreter or on a GPU, against PyTorch in double precision."""
 
-import os
 from dataclasses import dataclass
 
 import pytest
@@ -8,15 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedgmr.training.execution import TRITON
 from fedgmr.training.folded import convolution
 from fedgmr.training.folded.convolution import ConvProducts
+from fedgmr.training.stacked.plan import Conv
+from training.folded_clients import DEVICE, RUNS, far
 
-DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
-RUNS = pytest.mark.skipif(
-    not TRITON or (DEVICE == "cuda" and not torch.cuda.is_available()),
-    reason="needs Triton and a CUDA device, or Triton's interpreter",
-)
 CLIENTS, BATCH = 3, 2
 
 
@@ -30,19 +25,14 @@ class Case:
     height: int
     width: int
     bias: bool
+    batch: int = BATCH
 
     def products(self, precision: str = "ieee") -> ConvProducts:
-        return ConvProducts(
-            inputs=self.inputs,
-            outputs=self.outputs,
-            kernel=self.kernel,
-            stride=self.stride,
-            padding=self.padding,
-            height=self.height,
-            width=self.width,
-            batch=BATCH,
-            precision=precision,
-        )
+        layer = Conv(
+            weight_at=0, bias_at=0, pool=False, inputs=self.inputs, outputs=self.outputs, kernel=self.kernel,
+            stride=self.stride, padding=self.padding, height=self.height, width=self.width,
+        )  # fmt: skip
+        return ConvProducts(layer, self.batch, precision)
 
 
 # No size fills a tile; the few channels of the first and the last are one dimension with the taps.
@@ -113,8 +103,7 @@ class Stack:
 
 def assert_near(found: list[Tensor], wanted: list[Tensor], tolerance: float) -> None:
     for one, other in zip(found, wanted, strict=True):
-        assert one.shape == other.shape
-        assert float((one - other).norm() / other.norm()) <= tolerance
+        assert far(one, other) <= tolerance
 
 
 def cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,19 +147,10 @@ def test_a_client_keeps_a_device_busy_in_every_layer_of_resnet18() -> None:
     sizes = [(64, 64, 16, 1), (64, 128, 16, 2), (128, 128, 8, 1), (128, 256, 8, 2), (256, 256, 4, 1)]
     sizes += [(256, 512, 4, 2), (512, 512, 2, 1)]
     for inputs, outputs, side, stride in sizes:
-        products = ConvProducts(
-            inputs=inputs,
-            outputs=outputs,
-            kernel=3,
-            stride=stride,
-            padding=1,
-            height=side,
-            width=side,
-            batch=20,
-            precision="tf32",
-        )
+        products = Case(inputs, outputs, 3, stride, 1, side, side, bias=False, batch=20).products("tf32")
         conv = products.kernels
         tiles = conv.forward_tiles
         programs = -(-conv.rows // tiles.rows) * -(-outputs // tiles.columns) * products.forward_splits
-        assert 20 <= programs <= 64
+        assert programs >= 20
+        assert programs <= 64 or products.forward_splits == 1
         assert conv.step_programs * products.step_splits >= 32

@@ -27,10 +27,7 @@ def numbers_of(clients: int, positions: int, numbers: int) -> Tensor:
 def gradient(ids: Tensor, dy: Tensor, numbers: int, padding: int | None) -> Tensor:
     """Of the tables."""
     dtable = in_rows(torch.full((len(dy), numbers, dy.shape[-1]), float("nan"), device=DEVICE))
-    if ids.dim() == 1:
-        embedding.shared_backward(ids, dy, dtable, padding)
-    else:
-        embedding.backward(ids, dy, dtable, padding)
+    embedding.backward(ids, dy, dtable, padding)
     assert bool((outside(dtable) == 7.0).all())
     return dtable
 

@@ -88,7 +88,7 @@ def test_ordinary_layers(model: nn.Module, example: Tensor, calls: int, head: st
     assert [call.name for call in plan.calls if not call.batched] == shared
     size = plan.layout.size
     assert sorted(plan.order.order[plan.order.order >= 0].tolist()) == list(range(size))
-    assert all(start % 16 == 0 for start in plan.at.values())
+    assert all(start % 16 == 0 for start, _ in plan.at.values())
 
 
 @pytest.mark.parametrize(

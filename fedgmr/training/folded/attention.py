@@ -10,7 +10,7 @@ would cost more than the attention). So the mask depends on the client's own pla
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import triton
@@ -18,114 +18,66 @@ import triton.language as tl
 from torch import Tensor
 
 from fedgmr.training.folded.dropout import words
+from fedgmr.training.stacked.convolution import EXACT, Tiles, cdiv, power
 
-Hidden = Literal["none", "causal"] | Tensor  # which keys a query does not see
+Hidden = Literal["none", "causal"] | Tensor  # which keys a query does not see: [queries, keys], True for those
 
-_ONE_BLOCK = 128  # queries that one program takes in the backward pass
 _LOG2E = tl.constexpr(1.4426950408889634)
 _CAUSAL, _GIVEN = tl.constexpr(1), tl.constexpr(2)
+# Rows are queries, columns are keys.
+_FORWARD = Tiles(rows=64, columns=32, stages=2)
+_BACKWARD = Tiles(rows=128, columns=64, warps=8, stages=2)  # where one program takes all queries
+_BACKWARD_LONG = Tiles(rows=64, columns=64, stages=2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tiles:
-    """Queries and keys of a block, and how a program runs it."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attention:
+    """Softmax(queries · keysᵀ / √size) · values for every head; a query that sees nothing gives zeros."""
 
-    queries: int
-    keys: int
-    warps: int
-    stages: int = 2
+    heads: int
+    hidden: Hidden
+    precision: str
+    p: float = 0.0  # the share of the softmax's results that is dropped
+    seeds: Tensor | None = None  # of the clients in this step, int64; needed for dropout
+    number: int = 0  # of the call within the step
 
+    def forward(self, qkv: Tensor) -> tuple[Tensor, Tensor]:
+        """The results [samples, length, heads · size], and the log-sum-exp of scores [samples, heads, length].
 
-FORWARD = Tiles(queries=64, keys=32, warps=4)
-BACKWARD = Tiles(queries=_ONE_BLOCK, keys=64, warps=8)  # where one program takes all queries
-BACKWARD_LONG = Tiles(queries=64, keys=64, warps=4)
-EXACT = Tiles(queries=32, keys=32, warps=4)  # for "ieee", whose products are not for matrix units
+        `qkv` is [clients · samples, length, 3 · heads · size]: queries, keys, values, each by head. The log-sum-exp is
+        one of powers of two.
+        """
+        samples, length, columns = qkv.shape
+        out, heights = qkv.new_empty((samples, length, columns // 3)), qkv.new_empty((samples, self.heads, length))
+        tiles = _FORWARD if self.precision == "tf32" else EXACT
+        self._launch(_attend, tiles, tiles.rows, qkv, out, heights)
+        return out, heights
 
-
-def forward(
-    qkv: Tensor, heads: int, hidden: Hidden, precision: str, *,
-    p: float = 0.0, seeds: Tensor | None = None, number: int = 0, tiles: Tiles | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Softmax(queries · keysᵀ / √size) · values for every head.
-
-    Args:
-        qkv: [clients · samples, length, 3 · heads · size], contiguous: queries, keys, values, each by head.
-        heads: how many there are.
-        hidden: "none", "causal", or a bool tensor [queries, keys] with True for what is not seen; a query that sees
-            nothing gives zeros.
-        precision: "tf32" or "ieee".
-        p: the share of the softmax's results that is dropped.
-        seeds: of the clients in this step, [clients], int64; needed for dropout.
-        number: of the call within the step.
-        tiles: other block sizes.
-
-    Returns:
-        [clients · samples, length, heads · size], and the log-sum-exp of the scores [clients · samples, heads, length]
-        in powers of two.
-    """
-    samples, length, size = _sizes(qkv, heads)
-    out = qkv.new_empty((samples, length, heads * size))
-    heights = qkv.new_empty((samples, heads, length))
-    tiles = tiles or (FORWARD if precision == "tf32" else EXACT)
-    queries, keys = (min(most, _power(length)) for most in (tiles.queries, tiles.keys))
-    _attend[(samples * heads, triton.cdiv(length, queries))](
-        qkv, *_shared(qkv, hidden, p, seeds), out, heights, length, heads, number, p, size**-0.5, HEAD=size,
-        WIDTH=_power(size), QUERIES=queries, KEYS=keys, HIDDEN=_kind(hidden), DROP=p > 0.0, PRECISION=precision,
-        num_warps=tiles.warps, num_stages=tiles.stages,
-    )  # fmt: skip
-    return out, heights
-
-
-def backward(
-    dout: Tensor, qkv: Tensor, out: Tensor, heights: Tensor, heads: int, hidden: Hidden, precision: str, *,
-    p: float = 0.0, seeds: Tensor | None = None, number: int = 0, tiles: Tiles | None = None,
-) -> Tensor:  # fmt: skip
-    """The gradient of `qkv`, from that of the result; the other arguments are those of `forward`, and what it gave."""
-    samples, length, size = _sizes(qkv, heads)
-    dqkv = torch.empty_like(qkv)
-    whole = length <= (_ONE_BLOCK if precision == "tf32" else EXACT.queries)
-    tiles = tiles or ((BACKWARD if whole else BACKWARD_LONG) if precision == "tf32" else EXACT)
-    queries, keys = (min(most, _power(length)) for most in (_ONE_BLOCK if whole else tiles.queries, tiles.keys))
-    shared = _shared(qkv, hidden, p, seeds)
-    deltas = torch.empty_like(heights)
-    if whole:
-        _all_back[(samples * heads,)](
-            qkv, *shared, out, dout, heights, dqkv, length, heads, number, p, size**-0.5, HEAD=size, WIDTH=_power(size),
-            QUERIES=queries, KEYS=keys, HIDDEN=_kind(hidden), DROP=p > 0.0, PRECISION=precision,
-            num_warps=tiles.warps, num_stages=tiles.stages,
-        )  # fmt: skip
+    def backward(self, dout: Tensor, qkv: Tensor, out: Tensor, heights: Tensor) -> Tensor:
+        """The gradient of `qkv`, from that of the results and what `forward` gave."""
+        length, exact = qkv.shape[1], self.precision != "tf32"
+        dqkv, deltas = torch.empty_like(qkv), torch.empty_like(heights)
+        whole = length <= (EXACT if exact else _BACKWARD).rows
+        tiles = EXACT if exact else _BACKWARD if whole else _BACKWARD_LONG
+        self._launch(_queries_back, tiles, tiles.rows, qkv, out, dout, heights, deltas, dqkv, WHOLE=whole)
+        if not whole:
+            self._launch(_keys_back, tiles, tiles.columns, qkv, dout, heights, deltas, dqkv)
         return dqkv
-    _queries_back[(samples * heads, triton.cdiv(length, queries))](
-        qkv, *shared, out, dout, heights, deltas, dqkv, length, heads, number, p, size**-0.5, HEAD=size,
-        WIDTH=_power(size), QUERIES=queries, KEYS=keys, HIDDEN=_kind(hidden), DROP=p > 0.0, PRECISION=precision,
-        num_warps=tiles.warps, num_stages=tiles.stages,
-    )  # fmt: skip
-    _keys_back[(samples * heads, triton.cdiv(length, keys))](
-        qkv, *shared, dout, heights, deltas, dqkv, length, heads, number, p, size**-0.5, HEAD=size,
-        WIDTH=_power(size), QUERIES=queries, KEYS=keys, HIDDEN=_kind(hidden), DROP=p > 0.0, PRECISION=precision,
-        num_warps=tiles.warps, num_stages=tiles.stages,
-    )  # fmt: skip
-    return dqkv
 
-
-def _sizes(qkv: Tensor, heads: int) -> tuple[int, int, int]:
-    samples, length, columns = qkv.shape
-    return samples, length, columns // (3 * heads)
-
-
-def _power(size: int) -> int:
-    return max(16, int(triton.next_power_of_2(size)))
-
-
-def _kind(hidden: Hidden) -> int:
-    return 2 if isinstance(hidden, Tensor) else int(hidden == "causal")
-
-
-def _shared(qkv: Tensor, hidden: Hidden, p: float, seeds: Tensor | None) -> tuple[Tensor, Tensor, int]:
-    """The mask as bytes, the seeds, and how many samples a client has; where they are not read, anything."""
-    assert p == 0.0 or seeds is not None
-    mask = hidden.contiguous().view(torch.uint8) if isinstance(hidden, Tensor) else qkv
-    return mask, qkv if seeds is None else seeds, len(qkv) // (1 if seeds is None else len(seeds))
+    def _launch(self, kernel: Any, tiles: Tiles, block: int, qkv: Tensor, *others: Tensor, **more: bool) -> None:
+        """Launch a kernel whose programs have a head and a block of it; what is not read may be anything."""
+        assert self.p == 0.0 or self.seeds is not None
+        (samples, length, columns), hidden = qkv.shape, self.hidden
+        mask, kind = qkv, int(not isinstance(hidden, Tensor) and hidden == "causal")
+        if isinstance(hidden, Tensor):
+            mask, kind = hidden.contiguous().view(torch.uint8), 2
+        seeds, clients = (qkv, 1) if self.seeds is None else (self.seeds, len(self.seeds))
+        size, longest = columns // (3 * self.heads), power(length)
+        kernel[(samples * self.heads, cdiv(length, min(block, longest)))](
+            qkv, mask, seeds, samples // clients, *others, length, self.heads, self.number, self.p, size**-0.5,
+            HEAD=size, WIDTH=power(size), QUERIES=min(tiles.rows, longest), KEYS=min(tiles.columns, longest),
+            HIDDEN=kind, DROP=self.p > 0.0, PRECISION=self.precision, **more, **tiles.launch,
+        )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -158,6 +110,34 @@ def _factor(first, second, key, p):  # type: ignore[no-untyped-def]
     return tl.where(tl.uint_to_uniform_float(word) >= p, 1.0 / (1.0 - p), 0.0)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _place(length, heads, HEAD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A program's sample and head, the columns of all heads, and where the head's queries begin."""
+    sample = (tl.program_id(0) // heads).to(tl.int64)
+    head = tl.program_id(0) % heads
+    columns = heads * HEAD
+    return sample, head, columns, sample * length * 3 * columns + head * HEAD
+
+
+@triton.jit
+def _pairs(qkv, key, column, known, columns, length):  # type: ignore[no-untyped-def]
+    """Where a block of keys lies, which of it exists, the keys, and their values."""
+    inside = (key < length)[:, None] & known[None, :]
+    at = columns + key[:, None] * 3 * columns + column[None, :]
+    keys = tl.load(qkv + at, mask=inside, other=0.0)
+    return at, inside, keys, tl.load(qkv + columns + at, mask=inside, other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _powers(  # type: ignore[no-untyped-def]
+    one, other, query, key, height, hidden, length, scale, HIDDEN: tl.constexpr, PRECISION: tl.constexpr
+):
+    """The results of the softmax before dropout, once more: of queries by keys, or of keys by queries."""
+    score = tl.dot(one, tl.trans(other), input_precision=PRECISION) * (scale * _LOG2E)
+    seen = _seen(query, key, hidden, length, HIDDEN)
+    return tl.exp2(tl.where(seen, score, float("-inf")) - height)
+
+
 @triton.jit(do_not_specialize=["number"])  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
     qkv, hidden, seeds, samples, out, heights, length, heads, number, p, scale, HEAD: tl.constexpr,
@@ -165,10 +145,8 @@ def _attend(  # type: ignore[no-untyped-def]
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A block of queries over all keys that they see."""
-    sample = (tl.program_id(0) // heads).to(tl.int64)
-    head = tl.program_id(0) % heads
-    columns = heads * HEAD
-    qkv += sample * length * 3 * columns + head * HEAD
+    sample, head, columns, first_at = _place(length, heads, HEAD)
+    qkv += first_at
     query = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
     column = tl.arange(0, WIDTH)
     known = column < HEAD
@@ -211,65 +189,21 @@ def _attend(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["number"])  # type: ignore[untyped-decorator]
-def _all_back(  # type: ignore[no-untyped-def]
-    qkv, hidden, seeds, samples, out, dout, heights, dqkv, length, heads, number, p, scale, HEAD: tl.constexpr,
-    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, HIDDEN: tl.constexpr, DROP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """All gradients of a head whose queries are one block."""
-    sample = (tl.program_id(0) // heads).to(tl.int64)
-    head = tl.program_id(0) % heads
-    columns = heads * HEAD
-    qkv += sample * length * 3 * columns + head * HEAD
-    dqkv += sample * length * 3 * columns + head * HEAD
-    query = tl.arange(0, QUERIES)
-    column = tl.arange(0, WIDTH)
-    known = column < HEAD
-    real = query < length
-    mine = real[:, None] & known[None, :]
-    place = query[:, None] * 3 * columns + column[None, :]
-    to = (sample * length + query[:, None]) * columns + head * HEAD + column[None, :]
-    queries = tl.load(qkv + place, mask=mine, other=0.0)
-    slopes = tl.load(dout + to, mask=mine, other=0.0)
-    delta = tl.sum(slopes * tl.load(out + to, mask=mine, other=0.0), 1)
-    height = tl.load(heights + (sample * heads + head) * length + query, mask=real, other=float("inf"))
-    if DROP:
-        first, second = _row_words(seeds, number, sample, head, query, samples, length, heads)
-    sums = tl.zeros([QUERIES, WIDTH], tl.float32)
-    for start in range(0, length, KEYS):
-        key = start + tl.arange(0, KEYS)
-        inside = (key < length)[:, None] & known[None, :]
-        at = columns + key[:, None] * 3 * columns + column[None, :]
-        keys = tl.load(qkv + at, mask=inside, other=0.0)
-        values = tl.load(qkv + columns + at, mask=inside, other=0.0)
-        score = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * _LOG2E)
-        seen = _seen(query[:, None], key[None, :], hidden, length, HIDDEN)
-        power = tl.exp2(tl.where(seen, score, float("-inf")) - height[:, None])
-        pull = tl.dot(slopes, tl.trans(values), input_precision=PRECISION)
-        weight = power
-        if DROP:
-            factor = _factor(first[:, None], second[:, None], key[None, :], p)
-            weight = power * factor
-            pull = pull * factor
-        tl.store(dqkv + columns + at, tl.dot(tl.trans(weight), slopes, input_precision=PRECISION), mask=inside)
-        slope = power * (pull - delta[:, None]) * scale
-        tl.store(dqkv + at, tl.dot(tl.trans(slope), queries, input_precision=PRECISION), mask=inside)
-        sums = tl.dot(slope, keys, sums, input_precision=PRECISION)
-    tl.store(dqkv + place, sums, mask=mine)
-
-
-@triton.jit(do_not_specialize=["number"])  # type: ignore[untyped-decorator]
 def _queries_back(  # type: ignore[no-untyped-def]
     qkv, hidden, seeds, samples, out, dout, heights, deltas, dqkv, length, heads, number, p, scale, HEAD: tl.constexpr,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, HIDDEN: tl.constexpr, DROP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a block of queries, over all keys that they see; leaves slope · result of each for the keys."""
-    sample = (tl.program_id(0) // heads).to(tl.int64)
-    head = tl.program_id(0) % heads
-    columns = heads * HEAD
-    qkv += sample * length * 3 * columns + head * HEAD
-    query = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
+    """The gradient of a block of queries, over all keys that they see; leaves slope · result of each for the keys.
+
+    If WHOLE, the block has all queries, and the gradients of keys and values are computed too.
+    """
+    sample, head, columns, first_at = _place(length, heads, HEAD)
+    qkv += first_at
+    dqkv += first_at
+    query = tl.arange(0, QUERIES)
+    if not WHOLE:
+        query += tl.program_id(1) * QUERIES
     column = tl.arange(0, WIDTH)
     known = column < HEAD
     real = query < length
@@ -280,29 +214,34 @@ def _queries_back(  # type: ignore[no-untyped-def]
     slopes = tl.load(dout + to, mask=mine, other=0.0)
     delta = tl.sum(slopes * tl.load(out + to, mask=mine, other=0.0), 1)
     row = (sample * heads + head) * length + query
-    tl.store(deltas + row, delta, mask=real)
+    if not WHOLE:
+        tl.store(deltas + row, delta, mask=real)
     height = tl.load(heights + row, mask=real, other=float("inf"))
     if DROP:
         first, second = _row_words(seeds, number, sample, head, query, samples, length, heads)
     sums = tl.zeros([QUERIES, WIDTH], tl.float32)
     last = length
-    if HIDDEN == _CAUSAL:
+    if HIDDEN == _CAUSAL and not WHOLE:
         last = tl.minimum(length, (tl.program_id(1) + 1) * QUERIES)
     for start in range(0, last, KEYS):
         key = start + tl.arange(0, KEYS)
-        inside = (key < length)[:, None] & known[None, :]
-        at = columns + key[:, None] * 3 * columns + column[None, :]
-        keys = tl.load(qkv + at, mask=inside, other=0.0)
-        values = tl.load(qkv + columns + at, mask=inside, other=0.0)
-        score = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * _LOG2E)
-        seen = _seen(query[:, None], key[None, :], hidden, length, HIDDEN)
-        power = tl.exp2(tl.where(seen, score, float("-inf")) - height[:, None])
+        at, inside, keys, values = _pairs(qkv, key, column, known, columns, length)
+        power = _powers(
+            queries, keys, query[:, None], key[None, :], height[:, None], hidden, length, scale, HIDDEN, PRECISION
+        )
         pull = tl.dot(slopes, tl.trans(values), input_precision=PRECISION)
+        weight = power
         if DROP:
-            pull = pull * _factor(first[:, None], second[:, None], key[None, :], p)
+            factor = _factor(first[:, None], second[:, None], key[None, :], p)
+            weight = power * factor
+            pull = pull * factor
+        if WHOLE:
+            tl.store(dqkv + columns + at, tl.dot(tl.trans(weight), slopes, input_precision=PRECISION), mask=inside)
         slope = power * (pull - delta[:, None]) * scale
+        if WHOLE:
+            tl.store(dqkv + at, tl.dot(tl.trans(slope), queries, input_precision=PRECISION), mask=inside)
         sums = tl.dot(slope, keys, sums, input_precision=PRECISION)
-    tl.store(dqkv + sample * length * 3 * columns + head * HEAD + place, sums, mask=mine)
+    tl.store(dqkv + place, sums, mask=mine)
 
 
 @triton.jit(do_not_specialize=["number"])  # type: ignore[untyped-decorator]
@@ -312,21 +251,16 @@ def _keys_back(  # type: ignore[no-untyped-def]
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a block of keys and their values, over all queries that see them; tiles are [keys, queries]."""
-    sample = (tl.program_id(0) // heads).to(tl.int64)
-    head = tl.program_id(0) % heads
-    columns = heads * HEAD
-    qkv += sample * length * 3 * columns + head * HEAD
-    dqkv += sample * length * 3 * columns + head * HEAD
+    sample, head, columns, first_at = _place(length, heads, HEAD)
+    qkv += first_at
+    dqkv += first_at
     dout += sample * length * columns + head * HEAD
     heights += (sample * heads + head) * length
     deltas += (sample * heads + head) * length
     key = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
     column = tl.arange(0, WIDTH)
     known = column < HEAD
-    inside = (key < length)[:, None] & known[None, :]
-    at = columns + key[:, None] * 3 * columns + column[None, :]
-    keys = tl.load(qkv + at, mask=inside, other=0.0)
-    values = tl.load(qkv + columns + at, mask=inside, other=0.0)
+    at, inside, keys, values = _pairs(qkv, key, column, known, columns, length)
     key_sums = tl.zeros([KEYS, WIDTH], tl.float32)
     value_sums = tl.zeros([KEYS, WIDTH], tl.float32)
     begin = 0
@@ -340,9 +274,9 @@ def _keys_back(  # type: ignore[no-untyped-def]
         slopes = tl.load(dout + query[:, None] * columns + column[None, :], mask=mine, other=0.0)
         height = tl.load(heights + query, mask=real, other=float("inf"))
         delta = tl.load(deltas + query, mask=real, other=0.0)
-        score = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * (scale * _LOG2E)
-        seen = _seen(query[None, :], key[:, None], hidden, length, HIDDEN)
-        power = tl.exp2(tl.where(seen, score, float("-inf")) - height[None, :])
+        power = _powers(
+            keys, queries, query[None, :], key[:, None], height[None, :], hidden, length, scale, HIDDEN, PRECISION
+        )
         pull = tl.dot(values, tl.trans(slopes), input_precision=PRECISION)
         weight = power
         if DROP:

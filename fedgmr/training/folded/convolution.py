@@ -2,8 +2,7 @@
 
 Activations are [client, sample, height, width, channel], weights [client, output, height, width, input]. A client that
 is trained alone must keep the device busy too, so a long sum over few tiles is cut into parts, which a second kernel
-adds in their order. Tiles and parts depend on the layer and the mini-batch alone, so a client's bits do not depend on
-its company. Read next: `fedgmr/training/stacked/convolution.py`.
+adds. Read next: `fedgmr/training/stacked/convolution.py`.
 """
 
 from dataclasses import replace
@@ -15,37 +14,21 @@ from fedgmr.training.stacked.convolution import EXACT, Convolution, Descent, Ran
 from fedgmr.training.stacked.plan import Conv
 
 if TRITON:
-    from fedgmr.training.stacked import kernels
+    from fedgmr.training.folded.launches import add_parts
 
 _ENOUGH = 64  # programs that a client should keep busy; more are no longer cut
 _ENOUGH_FLAT = 128  # the same for the weight gradient of few input channels, whose parts are small
 _LEAST_DEPTH = 576  # numbers that a part adds up: with fewer, its way through memory takes longer than it saves
 _LEAST_ROWS = 160  # the same for weight gradients
-_SIZE = 512
 _ALIGNED = 16
 
 
 class ConvProducts:
     """A convolution with zeros around it, without dilation and groups."""
 
-    def __init__(
-        self, *, inputs: int, outputs: int, kernel: int, stride: int, padding: int, height: int, width: int,
-        batch: int, precision: str,
-    ) -> None:  # fmt: skip
-        """`height` and `width` are the inputs', `batch` a client's samples, `precision` is "tf32" or "ieee"."""
-        self.layer = Conv(
-            weight_at=0,
-            bias_at=0,
-            kernel=kernel,
-            padding=padding,
-            inputs=inputs,
-            outputs=outputs,
-            height=height,
-            width=width,
-            pool=False,
-            stride=stride,
-        )
-        exact, layer = precision == "ieee", self.layer
+    def __init__(self, layer: Conv, batch: int, precision: str) -> None:
+        """`batch` is a client's samples."""
+        exact, self.layer = precision == "ieee", layer
         self.kernels = Convolution(
             layer=layer,
             batch=batch,
@@ -56,68 +39,56 @@ class ConvProducts:
             bias=False,
             relu=False,
         )
-        self.forward_splits, self.backward_splits = _forward_splits(self.kernels), _backward_splits(self.kernels)
-        self.step_splits = _step_splits(self.kernels)
+        blocks = cdiv(self.kernels.rows, self.kernels.forward_tiles.rows)
+        programs = blocks * cdiv(layer.outputs, self.kernels.forward_tiles.columns)
+        self.forward_splits = 1 if is_flat(layer) else _splits(programs, layer.depth)  # the flat sum is short
+        tiles, taps = self.kernels.backward_tiles, cdiv(layer.kernel, layer.stride) ** 2
+        blocks = layer.stride**2 * cdiv(_rows_before(layer, batch), tiles.rows)
+        self.backward_splits = _splits(blocks * cdiv(layer.inputs, tiles.columns), taps * layer.outputs)
+        enough = (_ENOUGH_FLAT if is_flat(layer) else _ENOUGH) // self.kernels.step_programs
+        self.step_splits = max(1, min(enough, self.kernels.rows // _LEAST_ROWS))
 
     def forward(self, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
         """The outputs [C, B, oh, ow, O] of x [C, B, H, W, I]; w [C, O, k, k, I] and b [C, O] are parts of rows."""
-        assert x.is_contiguous()
         layer, count, splits = self.layer, len(x), self.forward_splits
         y = x.new_empty((count, self.kernels.batch, layer.out_height, layer.out_width, layer.outputs))
         to = y if splits == 1 else y.new_empty((count * splits, y[0].numel()))
         self._beside(w, b).forward(x, w, _every(w), to, to, count, splits)
         if splits > 1:
-            _add(to, y, splits, y[0].numel(), y[0].numel(), None)
+            add_parts(to.view(count, splits, -1), y)
         return y
 
     def input_gradient(self, dy: Tensor, w: Tensor) -> Tensor:
         """The gradient [C, B, H, W, I] of the inputs."""
-        assert dy.is_contiguous()
         layer, count, splits = self.layer, len(dy), self.backward_splits
         dx = dy.new_empty((count, self.kernels.batch, layer.height, layer.width, layer.inputs))
         to = dx if splits == 1 else dx.new_empty((count * splits, dx[0].numel()))
         self.kernels.backward(dy, w, _every(w), dx, dx, to, count, pooled=False, splits=splits)
         if splits > 1:
-            _add(to, dx, splits, dx[0].numel(), dx[0].numel(), None)
+            add_parts(to.view(count, splits, -1), dx)
         return dx
 
     def weight_gradient(self, x: Tensor, dy: Tensor, dw: Tensor, db: Tensor | None) -> None:
         """Write the gradients of the weights and the biases to dw [C, O, k, k, I] and db [C, O]."""
-        assert x.is_contiguous()
-        assert dy.is_contiguous()
         count, share = len(x), self.kernels.share_of(self.step_splits)
-        kernels, to, span, numbers = self._beside(dw, db), dw, dw.stride(0), dw[0].numel()
+        kernels, to, span, bias_at = self._beside(dw, db), dw, dw.stride(0), 0
         if share[1] > 1:
-            bias_at = cdiv(numbers, _ALIGNED) * _ALIGNED
+            bias_at = cdiv(dw[0].numel(), _ALIGNED) * _ALIGNED
             span = bias_at + (0 if db is None else cdiv(self.layer.outputs, _ALIGNED) * _ALIGNED)
             kernels = replace(kernels, layer=replace(self.layer, bias_at=bias_at))
-            to = dw.new_empty(count * share[1] * span)
+            to = dw.new_empty((count, share[1], span))
         descent = Descent(weights=dw, levels=dw, fallen=dw, velocities=dw, limits=dw, thetas=dw, rates=dw)
         kernels.step(x, dy, descent, _every(dw), to, span, count, share, apart=True)
         if share[1] > 1:
-            _add(to, dw, share[1], span, numbers, db)
+            add_parts(to, dw, db, bias_at)
 
     def _beside(self, w: Tensor, b: Tensor | None) -> Convolution:
         """The kernels, told where the biases lie in the rows that hold the weights."""
         if b is None:
             return self.kernels
-        return replace(self.kernels, bias=True, layer=replace(self.layer, bias_at=_distance(w, b)))
-
-
-def _add(parts: Tensor, sums: Tensor, splits: int, span: int, numbers: int, biases: Tensor | None) -> None:
-    """Add up the parts, each of `span` numbers: `numbers` of them to `sums`, those at their end to `biases`."""
-    outputs = 0 if biases is None else biases.shape[1]
-    bias_from = cdiv(numbers, _ALIGNED) * _ALIGNED
-    kernels.add_parts[(cdiv(bias_from + outputs, _SIZE), len(sums))](
-        parts, sums, sums.stride(0), span, numbers, bias_from, 0 if biases is None else _distance(sums, biases),
-        outputs, biases is not None, splits, _SIZE,
-    )  # fmt: skip
-
-
-def _distance(one: Tensor, other: Tensor) -> int:
-    """Numbers from the first of a row's to the other's; both are columns of one matrix."""
-    assert len(one) == 1 or one.stride(0) == other.stride(0)
-    return (other.data_ptr() - one.data_ptr()) // one.element_size()
+        assert len(w) == 1 or w.stride(0) == b.stride(0)
+        distance = (b.data_ptr() - w.data_ptr()) // w.element_size()
+        return replace(self.kernels, bias=True, layer=replace(self.layer, bias_at=distance))
 
 
 def _every(tensor: Tensor) -> Ranges:
@@ -162,23 +133,5 @@ def _rows_before(layer: Conv, batch: int) -> int:
     return batch * cdiv(layer.height, layer.stride) * cdiv(layer.width, layer.stride)
 
 
-def _forward_splits(conv: Convolution) -> int:
-    layer, tiles = conv.layer, conv.forward_tiles
-    if is_flat(layer):  # a short sum
-        return 1
-    return _splits(cdiv(conv.rows, tiles.rows) * cdiv(layer.outputs, tiles.columns), layer.depth)
-
-
-def _backward_splits(conv: Convolution) -> int:
-    layer, tiles = conv.layer, conv.backward_tiles
-    places = layer.stride**2 * cdiv(_rows_before(layer, conv.batch), tiles.rows)
-    return _splits(places * cdiv(layer.inputs, tiles.columns), cdiv(layer.kernel, layer.stride) ** 2 * layer.outputs)
-
-
 def _splits(programs: int, depth: int) -> int:
     return max(1, min(_ENOUGH // programs, depth // _LEAST_DEPTH))
-
-
-def _step_splits(conv: Convolution) -> int:
-    enough = _ENOUGH_FLAT if is_flat(conv.layer) else _ENOUGH
-    return max(1, min(enough // conv.step_programs, conv.rows // _LEAST_ROWS))

@@ -16,16 +16,10 @@ _SIZE = 512  # part of the construction: another one draws other masks
 
 
 def drop(x: Tensor, p: float, seeds: Tensor, number: int) -> Tensor:
-    """X with a share `p` of its elements zero and the others divided by 1 - p; for its gradient the same.
+    """X with a share `p` of each client's elements zero and the others divided by 1 - p; for its gradient the same.
 
-    Args:
-        x: [clients, ...], contiguous.
-        p: the share.
-        seeds: of the clients in this step, [clients], int64.
-        number: of the call within the step; the forward and the backward pass give the same one.
+    Seeds are those of the clients in this step, int64; both passes give the same `number` of the call.
     """
-    if p == 0.0:
-        return x
     y = torch.empty_like(x)
     clients, count = len(x), x[0].numel()
     _drop[(triton.cdiv(count, 4 * _SIZE), clients)](

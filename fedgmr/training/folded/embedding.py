@@ -11,77 +11,51 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_SIZE = 1024
+from fedgmr.training.folded.launches import add_parts
+from fedgmr.training.stacked.convolution import cdiv
+
 _POSITIONS, _OTHERS = 32, 128  # of a block of comparisons
 _AT_ONCE = 16  # rows that are added at a time
 _CHUNK = 64  # rows that one program adds
 
 
 def forward(ids: Tensor, table: Tensor) -> Tensor:
-    """The rows of each client's table.
-
-    Args:
-        ids: [clients, positions], int64.
-        table: [clients, numbers, width], its first stride free.
-
-    Returns:
-        [clients, positions, width].
-    """
+    """The rows [clients, positions, width] of tables [clients, numbers, width], by ids [clients, positions]."""
     clients, positions = ids.shape
     numbers, width = table.shape[1:]
     y = table.new_empty((clients, positions, width))
-    wide, high = _block(width)
-    _look_up[(triton.cdiv(positions, high), triton.cdiv(width, wide), clients)](
+    wide = min(128, int(triton.next_power_of_2(width)))
+    high = min(64, 2048 // wide)
+    _look_up[(cdiv(positions, high), cdiv(width, wide), clients)](
         ids, table, y, ids.stride(0), table.stride(0), positions, numbers, width, ROWS=high, WIDTH=wide
     )
     return y
 
 
-def backward(ids: Tensor, dy: Tensor, dtable: Tensor, padding: int | None = None) -> None:
-    """Write the gradient of each client's table.
+def backward(ids: Tensor, dy: Tensor, dtable: Tensor, padding: int | None) -> None:
+    """Write the gradient of the tables to `dtable`; the number `padding` gets none.
 
-    Args:
-        ids: [clients, positions], int64; the first stride may be 0, if all clients have the same.
-        dy: the gradient of the rows that were looked up, [clients, positions, width].
-        dtable: where it is written, [clients, numbers, width].
-        padding: the number whose row gets no gradient.
+    Ids [positions] are those of all samples of all clients; dy is [clients, samples, positions, width] then.
     """
+    if ids.dim() == 1:
+        sums = dy.new_empty((len(dy), *dy.shape[2:]))
+        add_parts(dy.flatten(2), sums)
+        ids, dy = ids.expand(len(dy), -1), sums
     clients, positions, width = dy.shape
     numbers = dtable.shape[1]
-    _clear[(triton.cdiv(numbers * width, _SIZE), clients)](dtable, dtable.stride(0), numbers * width, SIZE=_SIZE)
-    places, ranks, sizes, order = (ids.new_empty((clients, positions), dtype=torch.int32) for _ in range(4))
-    _order[(triton.cdiv(positions, _POSITIONS), clients)](
-        ids, places, ranks, sizes, order, ids.stride(0), positions, -1 if padding is None else padding,
+    dtable.zero_()
+    order, ranks, sizes = (ids.new_empty((clients, positions), dtype=torch.int32) for _ in range(3))
+    _order[(cdiv(positions, _POSITIONS), clients)](
+        ids, order, ranks, sizes, ids.stride(0), positions, -1 if padding is None else padding,
         POSITIONS=_POSITIONS, OTHERS=_OTHERS,
     )  # fmt: skip
     wide = min(128, int(triton.next_power_of_2(width)))
     parts = torch.empty_like(dy) if positions > _CHUNK else dy
     for first in (True, False) if positions > _CHUNK else (True,):
-        _add_groups[(positions, triton.cdiv(width, wide), clients)](
-            ids, places, ranks, sizes, order, dy, parts, dtable, ids.stride(0), dtable.stride(0), positions, numbers,
+        _add_groups[(positions, cdiv(width, wide), clients)](
+            ids, order, ranks, sizes, dy, parts, dtable, ids.stride(0), dtable.stride(0), positions, numbers,
             width, FIRST=first, CHUNK=_CHUNK, ROWS=_AT_ONCE, WIDTH=wide, num_warps=1,
         )  # fmt: skip
-
-
-def shared_backward(ids: Tensor, dy: Tensor, dtable: Tensor, padding: int | None = None) -> None:
-    """The same for numbers that all samples of all clients share, such as those of positions.
-
-    Args:
-        ids: [positions], int64.
-        dy: [clients, samples, positions, width].
-        dtable: where the gradient is written, [clients, numbers, width].
-        padding: the number whose row gets no gradient.
-    """
-    clients, samples, positions, width = dy.shape
-    count = positions * width
-    sums = dy.new_empty((clients, positions, width))
-    _add_samples[(triton.cdiv(count, 256), clients)](dy, sums, samples, count, SIZE=256)
-    backward(ids.expand(clients, positions), sums, dtable, padding)
-
-
-def _block(width: int) -> tuple[int, int]:
-    wide = min(128, int(triton.next_power_of_2(width)))
-    return wide, max(1, min(64, 2048 // wide))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -99,18 +73,11 @@ def _look_up(  # type: ignore[no-untyped-def]
     tl.store(y + (client * positions + position)[:, None] * width + column[None, :], value, mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _clear(dtable, row, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Zeros for a block of a client's table."""
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    tl.store(dtable + tl.program_id(1).to(tl.int64) * row + at, tl.zeros([SIZE], tl.float32), mask=at < count)
-
-
 @triton.jit(do_not_specialize=["padding"])  # type: ignore[untyped-decorator]
 def _order(  # type: ignore[no-untyped-def]
-    ids, places, ranks, sizes, order, ids_row, positions, padding, POSITIONS: tl.constexpr, OTHERS: tl.constexpr
+    ids, order, ranks, sizes, ids_row, positions, padding, POSITIONS: tl.constexpr, OTHERS: tl.constexpr
 ):
-    """For a block of positions: their places by number, their ranks in their groups, and how large these are."""
+    """By number: a block of positions, their ranks in their groups, and how large these are."""
     client = tl.program_id(1).to(tl.int64)
     ids += client * ids_row
     position = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
@@ -129,17 +96,15 @@ def _order(  # type: ignore[no-untyped-def]
     rank = tl.sum(sooner, 1)
     place = tl.sum(lower, 1) + rank
     size = tl.where(number == padding, 0, tl.sum(equal, 1))
-    real = position < positions
-    at = client * positions + position
-    tl.store(places + at, place, mask=real)
+    at, real = client * positions + place, position < positions
+    tl.store(order + at, position, mask=real)
     tl.store(ranks + at, rank, mask=real)
     tl.store(sizes + at, size, mask=real)
-    tl.store(order + client * positions + place, position, mask=real)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _add_groups(  # type: ignore[no-untyped-def]
-    ids, places, ranks, sizes, order, dy, parts, dtable, ids_row, dtable_row, positions, numbers, width,
+    ids, order, ranks, sizes, dy, parts, dtable, ids_row, dtable_row, positions, numbers, width,
     FIRST: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """FIRST: the sum of a chunk of a group, for the table if it is the only one; then of a group's several sums."""
@@ -154,33 +119,20 @@ def _add_groups(  # type: ignore[no-untyped-def]
     else:
         count = tl.where(rank == 0, tl.where(size > CHUNK, tl.cdiv(size, CHUNK), 0), 0)
     if count > 0:
-        first = client * positions + tl.load(places + own)
         sums = tl.zeros([ROWS, WIDTH], tl.float32)
         for start in range(0, count, ROWS):
             part = start + tl.arange(0, ROWS)
             inside = (part < count)[:, None] & there[None, :]
             if FIRST:
-                position = client * positions + tl.load(order + first + part, mask=part < count, other=0)
+                position = client * positions + tl.load(order + own + part, mask=part < count, other=0)
                 sums += tl.load(dy + position[:, None] * width + column[None, :], mask=inside, other=0.0)
             else:
-                sums += tl.load(
-                    parts + (first + part * CHUNK)[:, None] * width + column[None, :], mask=inside, other=0.0
-                )
+                place = own + part * CHUNK
+                sums += tl.load(parts + place[:, None] * width + column[None, :], mask=inside, other=0.0)
         total = tl.sum(sums, 0)
-        number = tl.load(ids + client * ids_row + tl.program_id(0))
+        number = tl.load(ids + client * ids_row + tl.load(order + own))
         known = tl.where(number < numbers, tl.where(number >= 0, width, 0), 0)
         if FIRST:
             known = tl.where(size > CHUNK, 0, known)
-            tl.store(parts + first * width + column, total, mask=column < tl.where(size > CHUNK, width, 0))
+            tl.store(parts + own * width + column, total, mask=column < tl.where(size > CHUNK, width, 0))
         tl.store(dtable + client * dtable_row + number * width + column, total, mask=column < known)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _add_samples(dy, sums, samples, count, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum over a client's samples."""
-    client = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    added = tl.zeros([SIZE], tl.float32)
-    for sample in range(0, samples):
-        added += tl.load(dy + (client * samples + sample) * count + at, mask=at < count, other=0.0)
-    tl.store(sums + client * count + at, added, mask=at < count)

@@ -13,7 +13,7 @@ added up without the rounding of "tf32". Read next: `linear.py`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -21,79 +21,57 @@ import triton.language as tl
 from torch import Tensor
 
 from fedgmr.training.folded import linear
+from fedgmr.training.folded.launches import add_parts, optional
+from fedgmr.training.stacked.convolution import EXACT, Tiles, cdiv
 
 LEAST_CLASSES = 2048  # from here on logits are not written
 _WIDEST = 128  # hidden values that a program keeps
 _ENOUGH = 128  # programs a client should keep busy in the forward pass
 _LOG2E = tl.constexpr(1.4426950408889634)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tiles:
-    """The block sizes of the products that keep no logits, and how a program runs them."""
-
-    positions: int
-    classes: int
-    warps: int
-    stages: int
-
-
-FORWARD = Tiles(positions=128, classes=64, warps=8, stages=2)
-BACKWARD = Tiles(positions=64, classes=128, warps=8, stages=2)
-EXACT = Tiles(positions=32, classes=32, warps=4, stages=2)  # for "ieee", whose products are not for matrix units
+# Rows are positions, columns are classes.
+_FORWARD = Tiles(rows=128, columns=64, warps=8, stages=2)
+_BACKWARD = Tiles(rows=64, columns=128, warps=8, stages=2)
 
 
 def forward(
     hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor, precision: str
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The loss of each client, the sum of weight · (log-sum-exp of the logits - the target's logit).
+    """The loss of each client, the sum of weight · (log-sum-exp of the logits - the target's logit); and what to keep.
 
-    Args:
-        hidden: [clients, positions, width].
-        w: [clients, classes, width].
-        b: [clients, classes], or None.
-        targets: the classes [clients, positions], int64; where the weight is zero, anything.
-        weights: [clients, positions].
-        precision: "tf32" or "ieee".
-
-    Returns:
-        The losses [clients], and what `backward` takes as `kept`.
+    Hidden values are [clients, positions, width], w is [clients, classes, width]. Targets [clients, positions] are
+    classes; where their weight is zero, anything.
     """
     clients, positions, width = hidden.shape
-    classes = w.shape[1]
+    classes, losses, sums = w.shape[1], torch.empty_like(weights), weights.new_empty(clients)
     if width > _WIDEST or classes < LEAST_CLASSES:
         slopes = linear.forward(hidden, w, b, precision)
-        losses = torch.empty_like(weights)
         _take_loss[(positions, clients)](
             slopes, targets, weights, losses, positions, classes, SIZE=min(4096, triton.next_power_of_2(classes))
         )
-        return _added(losses), (slopes,)
-    tiles = FORWARD if precision == "tf32" else EXACT
-    turned = _turned(w)
+        add_parts(losses[:, :, None], sums)
+        return sums, (slopes,)
+    tiles = _FORWARD if precision == "tf32" else EXACT
+    turned, (biases, bias_row) = _turned(w), optional(b, hidden)
     order, counts = targets.new_empty(targets.shape, dtype=torch.int32), targets.new_empty(clients, dtype=torch.int32)
     _arrange[(clients,)](weights, order, counts, positions, SIZE=1024)
-    splits = min(triton.cdiv(_ENOUGH, triton.cdiv(positions, tiles.positions)), triton.cdiv(classes, 512))
-    share = triton.cdiv(triton.cdiv(classes, splits), tiles.classes) * tiles.classes
-    splits = triton.cdiv(classes, share)
+    splits = min(cdiv(_ENOUGH, cdiv(positions, tiles.rows)), cdiv(classes, 512))
+    share = cdiv(cdiv(classes, splits), tiles.columns) * tiles.columns
+    splits = cdiv(classes, share)
     tops, totals = (hidden.new_empty((clients, splits, positions)) for _ in range(2))
     pulls = hidden.new_empty((clients, splits, positions, width))
-    first, second = _pieces(width)
-    _walk[(triton.cdiv(positions, tiles.positions), splits, clients)](
-        hidden, w, hidden if b is None else b, turned, order, counts, tops, totals, pulls, w.stride(0),
-        0 if b is None else b.stride(0), turned.shape[2], positions, classes, width, share, splits,
-        POSITIONS=tiles.positions, CLASSES=tiles.classes,
-        FIRST=first, SECOND=second, EVEN=first + second == width, BIAS=b is not None, PRECISION=precision,
-        num_warps=tiles.warps, num_stages=tiles.stages,
+    _walk[(cdiv(positions, tiles.rows), splits, clients)](
+        hidden, w, biases, turned, order, counts, tops, totals, pulls, w.stride(0), bias_row, turned.shape[2],
+        positions, classes, width, share, splits, BIAS=b is not None, **_blocks(width, tiles, precision),
     )  # fmt: skip
-    heights, losses, shares = (torch.empty_like(weights) for _ in range(3))
-    goals = torch.empty_like(order)
+    heights, shares, goals = torch.empty_like(weights), torch.empty_like(weights), torch.empty_like(order)
     packed, dhidden = torch.empty_like(hidden), torch.empty_like(hidden)
-    _combine[(triton.cdiv(positions, 16), clients)](
-        hidden, w, hidden if b is None else b, targets, weights, order, counts, tops, totals, pulls, heights, losses,
-        shares, goals, packed, dhidden, w.stride(0), 0 if b is None else b.stride(0), positions, classes, width, splits,
-        POSITIONS=16, WIDTH=triton.next_power_of_2(width), BIAS=b is not None,
+    _combine[(cdiv(positions, 16), clients)](
+        hidden, w, biases, targets, weights, order, counts, tops, totals, pulls, heights, losses, shares, goals, packed,
+        dhidden, w.stride(0), bias_row, positions, classes, width, splits, POSITIONS=16,
+        WIDTH=triton.next_power_of_2(width), BIAS=b is not None,
     )  # fmt: skip
-    return _added(losses), (dhidden, packed, heights, shares, goals, counts)
+    add_parts(losses[:, :, None], sums)
+    return sums, (dhidden, packed, heights, shares, goals, counts)
 
 
 def input_gradients(kept: Sequence[Tensor], w: Tensor, precision: str) -> Tensor:
@@ -104,59 +82,62 @@ def input_gradients(kept: Sequence[Tensor], w: Tensor, precision: str) -> Tensor
 def weight_gradients(
     kept: Sequence[Tensor], hidden: Tensor, w: Tensor, b: Tensor | None, dw: Tensor, db: Tensor | None, precision: str
 ) -> None:
-    """Write the gradients of weights and biases, for a gradient of one of every loss.
-
-    Args:
-        kept: what `forward` handed over.
-        hidden: as for `forward`, like the following.
-        w: [clients, classes, width].
-        b: [clients, classes], or None.
-        dw: where the gradient of `w` is written.
-        db: where that of `b` is written.
-        precision: "tf32" or "ieee".
-    """
+    """Write the gradients of `w` and `b` to `dw` and `db`, for a gradient of one of every loss."""
     if len(kept) == 1:
         linear.weight_gradients(kept[0], hidden, dw, db, precision)
         return
     _, packed, heights, shares, goals, counts = kept
-    clients, positions, width = hidden.shape
-    classes = w.shape[1]
-    tiles = BACKWARD if precision == "tf32" else EXACT
-    turned = _turned(packed)
-    first, second = _pieces(width)
-    _weigh[(triton.cdiv(classes, tiles.classes), clients)](
-        packed, turned, w, hidden if b is None else b, goals, shares, heights, counts, dw, dw if db is None else db,
-        w.stride(0), 0 if b is None else b.stride(0), dw.stride(0), 0 if db is None else db.stride(0), turned.shape[2],
-        positions, classes, width, POSITIONS=tiles.positions, CLASSES=tiles.classes, FIRST=first, SECOND=second,
-        EVEN=first + second == width, BIAS=b is not None, PRECISION=precision,
-        num_warps=tiles.warps, num_stages=tiles.stages,
+    (clients, positions, width), classes, turned = hidden.shape, w.shape[1], _turned(packed)
+    tiles = _BACKWARD if precision == "tf32" else EXACT
+    (biases, bias_row), (dbiases, dbias_row) = optional(b, hidden), optional(db, dw)
+    _weigh[(cdiv(classes, tiles.columns), clients)](
+        packed, turned, w, biases, goals, shares, heights, counts, dw, dbiases, w.stride(0), bias_row, dw.stride(0),
+        dbias_row, turned.shape[2], positions, classes, width, BIAS=b is not None, **_blocks(width, tiles, precision),
     )  # fmt: skip
 
 
-def _pieces(width: int) -> tuple[int, int]:
-    """Powers of two that the width is cut into; the second may be none."""
-    if width <= 32:
-        return 32, 0
-    if width <= 64:
-        return 64, 0
-    return (64, 32) if width <= 96 else (128, 0)
+def _blocks(width: int, tiles: Tiles, precision: str) -> dict[str, Any]:
+    """Block sizes; the width is cut into powers of two, of which the second may be none."""
+    first, second = (64, 32) if 64 < width <= 96 else (max(32, triton.next_power_of_2(width)), 0)
+    sizes = {"POSITIONS": tiles.rows, "CLASSES": tiles.columns, "FIRST": first, "SECOND": second}
+    return {**sizes, "EVEN": first + second == width, "PRECISION": precision, **tiles.launch}
 
 
 def _turned(matrices: Tensor) -> Tensor:
     """Each client's matrix [rows, columns] transposed, with zeros up to a multiple of 128 rows."""
     clients, rows, columns = matrices.shape
-    room = triton.cdiv(rows, 128) * 128
+    room = cdiv(rows, 128) * 128
     turned = matrices.new_empty((clients, columns, room))
-    grid = (room // 64, triton.cdiv(columns, 32), clients)
+    grid = (room // 64, cdiv(columns, 32), clients)
     _turn[grid](matrices, turned, matrices.stride(0), rows, columns, room, ROWS=64, COLUMNS=32)
     return turned
 
 
-def _added(losses: Tensor) -> Tensor:
-    clients, positions = losses.shape
-    sums = losses.new_empty(clients)
-    _add[(clients,)](losses, sums, positions, SIZE=1024)
-    return sums
+@triton.jit  # type: ignore[untyped-decorator]
+def _tile(matrix, row, column, real, width, EVEN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """[row, column] of a matrix whose rows have `width` numbers."""
+    mask = real[:, None] if EVEN else real[:, None] & (column < width)[None, :]
+    return tl.load(matrix + row[:, None] * width + column[None, :], mask=mask, other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _crossed(matrix, row, column, real, width, EVEN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """[column, row] of the same."""
+    mask = real[None, :] if EVEN else real[None, :] & (column < width)[:, None]
+    return tl.load(matrix + row[None, :] * width + column[:, None], mask=mask, other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _across(turned, row, column, room, width, EVEN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """[row, column] of a matrix that has been transposed."""
+    at = turned + column[None, :] * room + row[:, None]
+    return tl.load(at) if EVEN else tl.load(at, mask=(column < width)[None, :], other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _write(matrix, row, column, value, real, width, EVEN: tl.constexpr):  # type: ignore[no-untyped-def]
+    mask = real[:, None] if EVEN else real[:, None] & (column < width)[None, :]
+    tl.store(matrix + row[:, None] * width + column[None, :], value, mask=mask)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -216,13 +197,11 @@ def _walk(  # type: ignore[no-untyped-def]
     real = place < count
     position = tl.load(order + client * positions + place, mask=real, other=0)
     one = tl.arange(0, FIRST)
-    mask = real[:, None] if EVEN else real[:, None] & (one < width)[None, :]
-    hidden_1 = tl.load(hidden + position[:, None] * width + one[None, :], mask=mask, other=0.0)
+    hidden_1 = _tile(hidden, position, one, real, width, EVEN)
     pull_1 = tl.zeros([POSITIONS, FIRST], tl.float32)
     if SECOND > 0:
         two = FIRST + tl.arange(0, SECOND)
-        mask = real[:, None] if EVEN else real[:, None] & (two < width)[None, :]
-        hidden_2 = tl.load(hidden + position[:, None] * width + two[None, :], mask=mask, other=0.0)
+        hidden_2 = _tile(hidden, position, two, real, width, EVEN)
         pull_2 = tl.zeros([POSITIONS, SECOND], tl.float32)
     top = tl.full([POSITIONS], float("-inf"), tl.float32)
     total = tl.zeros([POSITIONS], tl.float32)
@@ -230,12 +209,10 @@ def _walk(  # type: ignore[no-untyped-def]
     for start in range(split * share, last, CLASSES):
         label = start + tl.arange(0, CLASSES)
         there = label < classes
-        known = there[None, :] if EVEN else there[None, :] & (one < width)[:, None]
-        weight = tl.load(w + label[None, :] * width + one[:, None], mask=known, other=0.0)
+        weight = _crossed(w, label, one, there, width, EVEN)
         logit = tl.dot(hidden_1, weight, input_precision=PRECISION)
         if SECOND > 0:
-            known = there[None, :] if EVEN else there[None, :] & (two < width)[:, None]
-            weight = tl.load(w + label[None, :] * width + two[:, None], mask=known, other=0.0)
+            weight = _crossed(w, label, two, there, width, EVEN)
             logit = tl.dot(hidden_2, weight, logit, input_precision=PRECISION)
         if BIAS:
             logit += tl.load(b + label, mask=there, other=0.0)[None, :]
@@ -245,25 +222,17 @@ def _walk(  # type: ignore[no-untyped-def]
         shrink = tl.exp2(top - higher)
         total = total * shrink + tl.sum(power, 1)
         top = higher
-        if EVEN:
-            across = tl.load(turned + one[None, :] * room + label[:, None])
-        else:
-            across = tl.load(turned + one[None, :] * room + label[:, None], mask=(one < width)[None, :], other=0.0)
+        across = _across(turned, label, one, room, width, EVEN)
         pull_1 = tl.dot(power, across, pull_1 * shrink[:, None], input_precision=PRECISION)
         if SECOND > 0:
-            if EVEN:
-                across = tl.load(turned + two[None, :] * room + label[:, None])
-            else:
-                across = tl.load(turned + two[None, :] * room + label[:, None], mask=(two < width)[None, :], other=0.0)
+            across = _across(turned, label, two, room, width, EVEN)
             pull_2 = tl.dot(power, across, pull_2 * shrink[:, None], input_precision=PRECISION)
     to = (client * splits + split) * positions + place
     tl.store(tops + to, top, mask=real)
     tl.store(totals + to, total, mask=real)
-    mask = real[:, None] if EVEN else real[:, None] & (one < width)[None, :]
-    tl.store(pulls + to[:, None] * width + one[None, :], pull_1, mask=mask)
+    _write(pulls, to, one, pull_1, real, width, EVEN)
     if SECOND > 0:
-        mask = real[:, None] if EVEN else real[:, None] & (two < width)[None, :]
-        tl.store(pulls + to[:, None] * width + two[None, :], pull_2, mask=mask)
+        _write(pulls, to, two, pull_2, real, width, EVEN)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -334,13 +303,11 @@ def _weigh(  # type: ignore[no-untyped-def]
     label = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
     there = label < classes
     one = tl.arange(0, FIRST)
-    mask = there[:, None] if EVEN else there[:, None] & (one < width)[None, :]
-    weight_1 = tl.load(w + label[:, None] * width + one[None, :], mask=mask, other=0.0)
+    weight_1 = _tile(w, label, one, there, width, EVEN)
     sums_1 = tl.zeros([CLASSES, FIRST], tl.float32)
     if SECOND > 0:
         two = FIRST + tl.arange(0, SECOND)
-        mask = there[:, None] if EVEN else there[:, None] & (two < width)[None, :]
-        weight_2 = tl.load(w + label[:, None] * width + two[None, :], mask=mask, other=0.0)
+        weight_2 = _tile(w, label, two, there, width, EVEN)
         sums_2 = tl.zeros([CLASSES, SECOND], tl.float32)
     if BIAS:
         bias = tl.load(b + label, mask=there, other=0.0)
@@ -349,12 +316,10 @@ def _weigh(  # type: ignore[no-untyped-def]
     for start in range(0, count, POSITIONS):
         position = start + tl.arange(0, POSITIONS)
         real = position < count
-        known = real[None, :] if EVEN else real[None, :] & (one < width)[:, None]
-        value = tl.load(hidden + position[None, :] * width + one[:, None], mask=known, other=0.0)
+        value = _crossed(hidden, position, one, real, width, EVEN)
         logit = tl.dot(weight_1, value, input_precision=PRECISION)
         if SECOND > 0:
-            known = real[None, :] if EVEN else real[None, :] & (two < width)[:, None]
-            value = tl.load(hidden + position[None, :] * width + two[:, None], mask=known, other=0.0)
+            value = _crossed(hidden, position, two, real, width, EVEN)
             logit = tl.dot(weight_2, value, logit, input_precision=PRECISION)
         if BIAS:
             logit += bias[:, None]
@@ -365,24 +330,14 @@ def _weigh(  # type: ignore[no-untyped-def]
         slope = tl.where(label[:, None] == target[None, :], likely - 1.0, likely) * share[None, :]
         if BIAS:
             bias_sums += tl.sum(slope, 1)
-        if EVEN:
-            across = tl.load(turned + one[None, :] * room + position[:, None])
-        else:
-            across = tl.load(turned + one[None, :] * room + position[:, None], mask=(one < width)[None, :], other=0.0)
+        across = _across(turned, position, one, room, width, EVEN)
         sums_1 = tl.dot(slope, across, sums_1, input_precision=PRECISION)
         if SECOND > 0:
-            if EVEN:
-                across = tl.load(turned + two[None, :] * room + position[:, None])
-            else:
-                across = tl.load(
-                    turned + two[None, :] * room + position[:, None], mask=(two < width)[None, :], other=0.0
-                )
+            across = _across(turned, position, two, room, width, EVEN)
             sums_2 = tl.dot(slope, across, sums_2, input_precision=PRECISION)
-    mask = there[:, None] if EVEN else there[:, None] & (one < width)[None, :]
-    tl.store(dw + label[:, None] * width + one[None, :], sums_1, mask=mask)
+    _write(dw, label, one, sums_1, there, width, EVEN)
     if SECOND > 0:
-        mask = there[:, None] if EVEN else there[:, None] & (two < width)[None, :]
-        tl.store(dw + label[:, None] * width + two[None, :], sums_2, mask=mask)
+        _write(dw, label, two, sums_2, there, width, EVEN)
     if BIAS:
         tl.store(db + client * db_row + label, bias_sums, mask=there)
 
@@ -414,14 +369,3 @@ def _take_loss(slopes, targets, weights, losses, positions, classes, SIZE: tl.co
         logit = tl.load(slopes + label, mask=label < classes, other=0.0)
         slope = weight * (tl.exp(logit - top) / total - tl.where(label == target, 1.0, 0.0))
         tl.store(slopes + label, tl.where(weight != 0.0, slope, 0.0), mask=label < classes)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _add(losses, sums, positions, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum of a client's losses."""
-    client = tl.program_id(0).to(tl.int64)
-    added = tl.zeros([SIZE], tl.float32)
-    for start in range(0, positions, SIZE):
-        at = start + tl.arange(0, SIZE)
-        added += tl.load(losses + client * positions + at, mask=at < positions, other=0.0)
-    tl.store(sums + client, tl.sum(added, 0))

@@ -7,47 +7,24 @@ places in the rows of gradients and hands on the gradient of what it was given. 
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgmr.training.folded import attention, batch_norm, dropout, embedding, head, layer_norm, linear, pooling
+from fedgmr.training.folded import batch_norm, dropout, embedding, head, layer_norm, linear, pooling
+from fedgmr.training.folded.attention import Attention as Attending
+from fedgmr.training.folded.attention import Hidden
 from fedgmr.training.folded.convolution import ConvProducts
 from fedgmr.training.folded.plan import Call
+from fedgmr.training.stacked import plan
 
-Saved = Sequence[Tensor | None]
+if TYPE_CHECKING:
+    from fedgmr.training.folded.net import FoldedNet
 
-
-class Stack(Protocol):
-    """What layers ask of the clients that are trained together."""
-
-    count: int  # of clients
-    batch: int  # samples of each
-    precision: str
-    anchor: Tensor  # requires a gradient, so that the backward pass comes to every layer
-
-    @property
-    def seeds(self) -> Tensor:
-        """Int64 [count], of the present step."""
-
-    def weight(self, name: str) -> Tensor:
-        """A parameter of every client [count, ...], convolutions' channels last."""
-
-    def gradient(self, name: str) -> Tensor:
-        """The place for its gradient."""
-
-    def statistic(self, name: str) -> Tensor:
-        """A buffer of every client [count, ...]."""
-
-    def next_draw(self) -> int:
-        """A number for the next layer that draws, from 0 in every step."""
-
-    def beside(self, *read: Tensor) -> AbstractContextManager[None]:
-        """Within it, compute what nothing waits for before the step's end; `read` stays as it is until then."""
+Slopes = tuple[Tensor | None, ...]  # the gradients of what a layer was given
+Computed = tuple[Tensor, Sequence[Tensor], Callable[..., Slopes]]
 
 
 class _Apply(torch.autograd.Function):
@@ -56,98 +33,79 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, layer: "Folded", *given: Tensor) -> Tensor:
         """Outputs, and what the backward pass needs."""
-        outputs, saved, back = layer.compute(*given)
-        ctx.back = back
+        outputs, saved, ctx.back = layer._compute(*given)
         ctx.save_for_backward(*saved)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> Any:
         """Gradients of what was given; parameters' go to their places."""
-        return None, None, *ctx.back(slopes[0], *ctx.saved_tensors, needed=ctx.needs_input_grad[2:])
+        return None, None, *ctx.back(*slopes, *ctx.saved_tensors)
 
 
 class Folded:
-    """A layer of a stack. A subclass computes outputs, what to save, and a function for the way back."""
+    """A layer of a net. A subclass computes outputs, what to save, and a function of the outputs' gradient and this."""
 
-    def __init__(self, stack: Stack, call: Call, *, prefix: str = "") -> None:
+    _compute: Callable[..., Computed]
+
+    def __init__(self, net: "FoldedNet", call: Call, *, prefix: str = "") -> None:
         """`prefix` is what the names of the module's parameters begin with."""
-        self.stack, self.module, self.call, self.prefix = stack, call.layer, call, prefix
+        self.net, self.call, self.prefix, self.module = net, call, prefix, call.layer
 
     def forward(self, *given: Tensor) -> Tensor:
         """Stand in for the module's forward."""
-        return _Apply.apply(self.stack.anchor, self, *given)  # type: ignore[no-any-return, no-untyped-call]
-
-    def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Callable[..., Sequence[Tensor | None]]]:
-        """Outputs; tensors to save; the gradients of `given`, from the outputs' and these."""
-        raise NotImplementedError
-
-    def own(self, name: str) -> Tensor | None:
-        """A parameter of the module's, of every client; None where it has none."""
-        return self.stack.weight(self._path(name)) if self._has(name) else None
-
-    def slope(self, name: str) -> Tensor | None:
-        """The place for its gradient."""
-        return self.stack.gradient(self._path(name)) if self._has(name) else None
+        return _Apply.apply(self.net.anchor, self, *given)  # type: ignore[no-any-return, no-untyped-call]
 
     @property
-    def weight(self) -> Tensor:
-        """The weights that a module of this kind always has."""
-        return self.stack.weight(self._path("weight"))
+    def own(self) -> tuple[Any, Any]:
+        """The module's weight and bias, of every client; None where it has none."""
+        return self._own(self.net.weight)
 
     @property
-    def gradient(self) -> Tensor:
-        """The place for their gradient."""
-        return self.stack.gradient(self._path("weight"))
+    def slopes(self) -> tuple[Any, Any]:
+        """The places for their gradients."""
+        return self._own(self.net.gradient)
 
-    def _path(self, name: str) -> str:
-        return f"{self.call.name}.{self.prefix}{name}" if self.call.name else f"{self.prefix}{name}"
+    def _own(self, of: Callable[[str], Tensor]) -> tuple[Any, Any]:
+        names = f"{self.prefix}weight", f"{self.prefix}bias"
+        weight, bias = (None if getattr(self.module, n, None) is None else of(self.path(n)) for n in names)
+        return weight, bias
 
-    def _has(self, name: str) -> bool:
-        return getattr(self.module, f"{self.prefix}{name}") is not None
+    def path(self, name: str) -> str:
+        """The name of a parameter or buffer in the whole model."""
+        return f"{self.call.name}.{name}" if self.call.name else name
+
+    def rows(self, given: Tensor) -> Tensor:
+        """[samples, ..., width] as [clients, rows, width]."""
+        return given.contiguous().view(self.net.count, -1, given.shape[-1])
 
     def images(self, given: Tensor) -> Tensor:
         """Images [samples, channels, height, width] as [clients, samples, height, width, channels]."""
         lying = _pixels_first(given)
-        return lying.view(self.stack.count, -1, *lying.shape[1:])
-
-    def by_client(self, given: Tensor, *rest: int) -> Tensor:
-        """Split the first dimension into clients; the others become `rest`."""
-        return given.reshape(self.stack.count, -1, *rest)
+        return lying.view(self.net.count, -1, *lying.shape[1:])
 
 
 class Conv(Folded):
-    """A convolution."""
+    """A convolution of images [samples, channels, height, width]."""
 
     module: nn.Conv2d
 
-    def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
-        """Images [samples, channels, height, width]."""
-        (images,) = given
-        x = self.images(images)
-        samples, height, width, channels = x.shape[1:]
-        products = ConvProducts(
-            inputs=channels,
-            outputs=self.module.out_channels,
-            kernel=self.module.kernel_size[0],
-            stride=self.module.stride[0],
-            padding=int(self.module.padding[0]),
-            height=height,
-            width=width,
-            batch=samples,
-            precision=self.stack.precision,
-        )
-        y = products.forward(x, self.weight, self.own("bias"))
-        return _channels_first(y.flatten(0, 1)), (x,), partial(self._back, products)
+    def _compute(self, images: Tensor) -> Computed:
+        x, module, needed = self.images(images), self.module, images.requires_grad
+        _, samples, height, width, channels = x.shape
+        layer = plan.Conv(
+            weight_at=0, bias_at=0, kernel=module.kernel_size[0], padding=int(module.padding[0]), inputs=channels,
+            outputs=module.out_channels, height=height, width=width, pool=False, stride=module.stride[0],
+        )  # fmt: skip
+        products = ConvProducts(layer, samples, self.net.precision)
 
-    def _back(
-        self, products: ConvProducts, slopes: Tensor, x: Tensor, *, needed: Sequence[bool]
-    ) -> list[Tensor | None]:
-        dy = self.images(slopes)
-        with self.stack.beside(x, dy):
-            products.weight_gradient(x, dy, self.gradient, self.slope("bias"))
-        dx = products.input_gradient(dy, self.weight) if needed[0] else None
-        return [None if dx is None else _channels_first(dx.flatten(0, 1))]
+        def back(slopes: Tensor, x: Tensor) -> Slopes:
+            dy = self.images(slopes)
+            with self.net.beside(x, dy):
+                products.weight_gradient(x, dy, *self.slopes)
+            return (_channels_first(products.input_gradient(dy, self.own[0]).flatten(0, 1)) if needed else None,)
+
+        return _channels_first(products.forward(x, *self.own).flatten(0, 1)), (x,), back
 
 
 class BatchNorm(Folded):
@@ -155,132 +113,84 @@ class BatchNorm(Folded):
 
     module: nn.BatchNorm2d
 
-    def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
-        """Images, or samples [samples, channels]; then what is added to the result."""
-        images, *others = given
-        x, *added = (self._rows(each) for each in (images, *others))
-        tracked = self.module.track_running_stats
-        mean, var = (self.stack.statistic(self._path(f"running_{n}")) if tracked else None for n in ("mean", "var"))
-        momentum = self.module.momentum
-        assert momentum is not None
+    def _compute(self, images: Tensor, *added: Tensor) -> Computed:
+        module, relu, lying = self.module, self.call.relu, [_pixels_first(each) for each in (images, *added)]
+        shape, (x, *others) = lying[0].shape, map(self.rows, lying)
+        running = None
+        if module.track_running_stats:
+            running = self.net.statistic(self.path("running_mean")), self.net.statistic(self.path("running_var"))
+        assert module.momentum is not None
         y, means, rstds = batch_norm.forward(
-            x, self.own("weight"), self.own("bias"), mean, var, momentum, self.module.eps,
-            added[0] if added else None, self.call.relu,
-        )  # fmt: skip
-        back = partial(self._back, images.shape, bool(added))
-        return self._shaped(y, images.shape), (x, y if self.call.relu else x, means, rstds), back
+            x, *self.own, running, module.momentum, module.eps, others[0] if others else None, relu
+        )
 
-    def _back(
-        self, shape: torch.Size, added: bool, slopes: Tensor, x: Tensor, y: Tensor, means: Tensor, rstds: Tensor, *,
-        needed: Sequence[bool],
-    ) -> list[Tensor | None]:  # fmt: skip
-        dx, passed = batch_norm.backward(
-            self._rows(slopes), x, y, means, rstds, self.own("weight"), self.slope("weight"), self.slope("bias"),
-            self.call.relu, added,
-        )  # fmt: skip
-        return [self._shaped(dx, shape), *([] if passed is None else [self._shaped(passed, shape)])]
+        def back(slopes: Tensor, x: Tensor, y: Tensor, means: Tensor, rstds: Tensor) -> Slopes:
+            dy, weight = self.rows(_pixels_first(slopes)), self.own[0]
+            both = batch_norm.backward(dy, x, y, means, rstds, weight, *self.slopes, relu, bool(others))
+            return tuple(_channels_first(each.view(shape)) for each in both if each is not None)
 
-    def _rows(self, given: Tensor) -> Tensor:
-        return self.by_client(_pixels_first(given) if given.dim() == 4 else given.contiguous(), given.shape[1])
-
-    def _shaped(self, rows: Tensor, shape: torch.Size) -> Tensor:
-        if len(shape) == 2:
-            return rows.view(shape)
-        samples, channels, height, width = shape
-        return _channels_first(rows.view(samples, height, width, channels))
+        return _channels_first(y.view(shape)), (x, y if relu else x, means, rstds), back
 
 
 class Linear(Folded):
-    """A linear layer."""
+    """A linear layer [..., inputs]."""
 
     module: nn.Linear
 
-    def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
-        """[..., inputs]."""
-        (inputs,) = given
-        x = self.by_client(inputs.contiguous(), inputs.shape[-1])
-        y = linear.forward(x, self.weight, self.own("bias"), self.stack.precision)
-        return y.view(*inputs.shape[:-1], -1), (x,), partial(self._back, inputs.shape)
+    def _compute(self, inputs: Tensor) -> Computed:
+        x, precision, shape, needed = self.rows(inputs), self.net.precision, inputs.shape, inputs.requires_grad
 
-    def _back(self, shape: torch.Size, slopes: Tensor, x: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
-        dy = self.by_client(slopes.contiguous(), slopes.shape[-1])
-        with self.stack.beside(dy, x):
-            linear.weight_gradients(dy, x, self.gradient, self.slope("bias"), self.stack.precision)
-        return [linear.input_gradients(dy, self.weight, self.stack.precision).view(shape) if needed[0] else None]
+        def back(slopes: Tensor, x: Tensor) -> Slopes:
+            dy = self.rows(slopes)
+            with self.net.beside(dy, x):
+                linear.weight_gradients(dy, x, *self.slopes, precision)
+            return (linear.input_gradients(dy, self.own[0], precision).view(shape) if needed else None,)
+
+        return linear.forward(x, *self.own, precision).view(*shape[:-1], -1), (x,), back
 
 
-class LayerNorm(Folded):
-    """Layer norm over the last dimension."""
+class Norm(Folded):
+    """Layer norm over the last dimension; behind PyTorch's own group norm, every client's scale and shift."""
 
-    module: nn.LayerNorm
-
-    def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
-        """[..., width]."""
-        (inputs,) = given
-        x = self.by_client(inputs.contiguous(), inputs.shape[-1])
-        y, means, rstds = layer_norm.forward(x, self.own("weight"), self.own("bias"), self.module.eps)
-        return y.view(inputs.shape), (x, means, rstds), partial(self._back, inputs.shape)
-
-    def _back(
-        self, shape: torch.Size, slopes: Tensor, x: Tensor, means: Tensor, rstds: Tensor, *, needed: Sequence[bool]
-    ) -> list[Tensor | None]:
-        dy = slopes.contiguous().view(x.shape)
-        dx = layer_norm.backward(dy, x, means, rstds, self.own("weight"), self.slope("weight"), self.slope("bias"))
-        return [dx.view(shape)]
-
-
-class GroupNorm(Folded):
-    """Group norm: PyTorch normalises each sample, then comes every client's scale and shift."""
-
-    module: nn.GroupNorm
+    module: nn.LayerNorm | nn.GroupNorm
 
     def forward(self, *given: Tensor) -> Tensor:
         """Stand in for the module's forward."""
+        if isinstance(self.module, nn.LayerNorm):
+            return super().forward(*given)
         normed = functional.group_norm(given[0], self.module.num_groups, eps=self.module.eps)
-        return super().forward(normed) if self.module.affine else normed
+        return super().forward(normed.movedim(1, -1)).movedim(-1, 1) if self.module.affine else normed
 
-    def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
-        """Samples [samples, channels, ...]."""
-        x = given[0].movedim(1, -1).contiguous()
-        rows = self.by_client(x, x.shape[-1])
-        weight, bias = self.weight, self.own("bias")
-        y = layer_norm.affine_forward(rows, weight, bias)
-        return y.view(x.shape).movedim(-1, 1), (rows,), partial(self._back, x.shape)
+    def _compute(self, inputs: Tensor) -> Computed:
+        x, shape = self.rows(inputs), inputs.shape
+        eps = self.module.eps if isinstance(self.module, nn.LayerNorm) else None
+        y, means, rstds = layer_norm.forward(x, *self.own, eps)
 
-    def _back(self, shape: torch.Size, slopes: Tensor, rows: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
-        dy = slopes.movedim(1, -1).contiguous().view(rows.shape)
-        dx = layer_norm.affine_backward(dy, rows, self.weight, self.gradient, self.slope("bias"))
-        return [dx.view(shape).movedim(-1, 1)]
+        def back(slopes: Tensor, x: Tensor, means: Tensor, rstds: Tensor) -> Slopes:
+            return (layer_norm.backward(self.rows(slopes), x, means, rstds, self.own[0], *self.slopes).view(shape),)
+
+        return y.view(shape), (x, means, rstds), back
 
 
 class Embedding(Folded):
-    """Rows of a table, by number; numbers that all samples share are looked up for each of them."""
+    """Rows of a table, by numbers [samples, ...]; those that all share, [...] or [1, ...], are looked up for each."""
 
     module: nn.Embedding
 
-    def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
-        """Numbers [samples, ...], or shared ones [...] or [1, ...]."""
-        (numbers,) = given
-        table, samples = self.weight, self.stack.count * self.stack.batch
-        if self.call.batched:
-            ids = self.by_client(numbers.contiguous())
-            return embedding.forward(ids, table).view(*numbers.shape, -1), (ids,), self._back
-        one = numbers[0] if numbers.dim() > 1 and len(numbers) == 1 else numbers
-        ids = one.reshape(-1)
-        rows = embedding.forward(ids.expand(self.stack.count, self.stack.batch, -1).flatten(1), table)
-        return rows.view(samples, *one.shape, -1), (ids,), self._shared_back
+    def _compute(self, numbers: Tensor) -> Computed:
+        count, batch, batched = self.net.count, self.net.batch, self.call.batched
+        if not batched and numbers.dim() > 1 and len(numbers) == 1:
+            numbers = numbers[0]
+        ids = numbers.reshape(count, -1) if batched else numbers.reshape(-1)
+        rows = embedding.forward(ids if batched else ids.expand(count, batch, -1).flatten(1), self.own[0])
 
-    def _back(self, slopes: Tensor, ids: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
-        dy = slopes.contiguous().view(*ids.shape, -1)
-        with self.stack.beside(ids, dy):
-            embedding.backward(ids, dy, self.gradient, self.module.padding_idx)
-        return [None]
+        def back(slopes: Tensor, ids: Tensor) -> Slopes:
+            dy = slopes.contiguous().view(*ids.shape, -1) if batched else slopes.reshape(count, batch, len(ids), -1)
+            with self.net.beside(ids, dy):
+                embedding.backward(ids, dy, self.slopes[0], self.module.padding_idx)
+            return (None,)
 
-    def _shared_back(self, slopes: Tensor, ids: Tensor, *, needed: Sequence[bool]) -> list[Tensor | None]:
-        dy = slopes.contiguous().view(self.stack.count, self.stack.batch, len(ids), -1)
-        with self.stack.beside(ids, dy):
-            embedding.shared_backward(ids, dy, self.gradient, self.module.padding_idx)
-        return [None]
+        return rows.view(*([] if batched else [count * batch]), *numbers.shape, -1), (ids,), back
 
 
 class Attention(Folded):
@@ -288,35 +198,29 @@ class Attention(Folded):
 
     module: nn.MultiheadAttention
 
-    def __init__(self, stack: Stack, call: Call) -> None:
-        super().__init__(stack, call)
-        inner = self.module.out_proj
-        self.into = Linear(stack, Call(name=call.name, layer=call.layer, batched=True), prefix="in_proj_")
-        self.out = Linear(stack, Call(name=f"{call.name}.out_proj", layer=inner, batched=True))
+    def __init__(self, net: "FoldedNet", call: Call) -> None:
+        super().__init__(net, call)
+        self.into = Linear(net, call, prefix="in_proj_")
+        self.out = Linear(net, Call(name=self.path("out_proj"), layer=self.module.out_proj, batched=True))
 
     def forward(  # type: ignore[override]
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False,
         **others: Any,
     ) -> tuple[Tensor, None]:  # fmt: skip
         """Stand in for the module's forward, of the form that the plan has seen."""
-        hidden: attention.Hidden = "causal" if is_causal else "none"
+        hidden: Hidden = "causal" if is_causal else "none"
         if attn_mask is not None and not is_causal:
             hidden = attn_mask if attn_mask.dtype == torch.bool else attn_mask == -torch.inf
-        self.hidden, self.draw = hidden, self.stack.next_draw()
+        self.attending = Attending(
+            heads=self.module.num_heads, hidden=hidden, precision=self.net.precision, p=self.module.dropout,
+            seeds=self.net.seeds, number=self.net.next_draw(),
+        )  # fmt: skip
         return self.out.forward(super().forward(self.into.forward(query))), None
 
-    def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
-        """Queries, keys and values [samples, length, 3 · width]."""
-        qkv = given[0].contiguous()
-        seen = self.module.num_heads, self.hidden, self.stack.precision
-        drawn = {"p": self.module.dropout, "seeds": self.stack.seeds, "number": self.draw}
-        y, sums = attention.forward(qkv, *seen, **drawn)
-        return y, (qkv, y, sums), partial(self._back, seen, drawn)
-
-    def _back(
-        self, seen: Any, drawn: Any, slopes: Tensor, qkv: Tensor, y: Tensor, sums: Tensor, *, needed: Sequence[bool]
-    ) -> list[Tensor | None]:
-        return [attention.backward(slopes.contiguous(), qkv, y, sums, *seen, **drawn)]
+    def _compute(self, inputs: Tensor) -> Computed:
+        qkv, attending = inputs.contiguous(), self.attending
+        y, sums = attending.forward(qkv)
+        return y, (qkv, y, sums), lambda slopes, *saved: (attending.backward(slopes.contiguous(), *saved),)
 
 
 class Dropout(Folded):
@@ -324,20 +228,13 @@ class Dropout(Folded):
 
     module: nn.Dropout
 
-    def forward(self, *given: Tensor) -> Tensor:
-        """Stand in for the module's forward."""
-        return super().forward(*given) if self.module.p else given[0]
+    def _compute(self, inputs: Tensor) -> Computed:
+        drawn = self.module.p, self.net.seeds, self.net.next_draw()
 
-    def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
-        """Samples [samples, ...]."""
-        inputs = given[0]
-        arguments = self.module.p, self.stack.seeds, self.stack.next_draw()
-        drop = partial(self._drop, arguments)
-        return drop(inputs), (), lambda slopes, needed: [drop(slopes)]
+        def drop(values: Tensor) -> Tensor:
+            return dropout.drop(values.contiguous().view(self.net.count, -1), *drawn).view(values.shape)
 
-    def _drop(self, arguments: tuple[float, Tensor, int], values: Tensor) -> Tensor:
-        lying = values.contiguous()
-        return dropout.drop(self.by_client(lying).flatten(1), *arguments).view(lying.shape)
+        return drop(inputs), (), lambda slopes: (drop(slopes),)
 
 
 class MaxPool(Folded):
@@ -345,19 +242,15 @@ class MaxPool(Folded):
 
     module: nn.MaxPool2d
 
-    def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
-        """Images."""
-        x = _pixels_first(given[0])
-        size, stride, padding = (
-            _one(value) for value in (self.module.kernel_size, self.module.stride, self.module.padding)
-        )
-        y, codes = pooling.forward(x, size, stride, padding)
-        return _channels_first(y), (codes,), partial(self._back, x.shape, (size, stride, padding))
+    def _compute(self, images: Tensor) -> Computed:
+        x, given = _pixels_first(images), (self.module.kernel_size, self.module.stride, self.module.padding)
+        fields, shape = [value if isinstance(value, int) else value[0] for value in given], x.shape
+        y, codes = pooling.forward(x, *fields)
 
-    def _back(
-        self, shape: torch.Size, fields: tuple[int, int, int], slopes: Tensor, codes: Tensor, *, needed: Sequence[bool]
-    ) -> list[Tensor | None]:
-        return [_channels_first(pooling.backward(_pixels_first(slopes), codes, shape, *fields))]
+        def back(slopes: Tensor, codes: Tensor) -> Slopes:
+            return (_channels_first(pooling.backward(_pixels_first(slopes), codes, shape, *fields)),)
+
+        return _channels_first(y), (codes,), back
 
 
 class Mean(Folded):
@@ -383,62 +276,52 @@ class Head(Folded):
 
     def loss(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Every client's loss: the sum over targets [count, targets] of weight · cross-entropy."""
-        return _Apply.apply(self.stack.anchor, self, hidden, targets, weights)  # type: ignore[no-any-return, no-untyped-call]
+        return super().forward(hidden, targets, weights)
 
-    def compute(self, *given: Tensor) -> tuple[Tensor, Saved, Any]:
-        """Hidden values [samples, ..., width], targets and weights."""
-        hidden, targets, weights = given
-        x = self.by_client(hidden.contiguous(), hidden.shape[-1])
-        losses, kept = head.forward(x, self.weight, self.own("bias"), targets, weights, self.stack.precision)
-        return losses, (x, *kept), partial(self._back, hidden.shape)
+    def _compute(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Computed:
+        x, precision, shape = self.rows(hidden), self.net.precision, hidden.shape
+        losses, kept = head.forward(x, *self.own, targets, weights, precision)
 
-    def _back(
-        self, shape: torch.Size, slopes: Tensor, x: Tensor, *kept: Tensor, needed: Sequence[bool]
-    ) -> list[Tensor | None]:
-        """The losses are what is derived, so their slopes are 1."""
-        with self.stack.beside(x, *kept):
-            head.weight_gradients(
-                kept, x, self.weight, self.own("bias"), self.gradient, self.slope("bias"), self.stack.precision
-            )
-        return [head.input_gradients(kept, self.weight, self.stack.precision).view(shape), None, None]
+        def back(_: Tensor, x: Tensor, *kept: Tensor) -> Slopes:  # the losses are what is derived: their slopes are 1
+            with self.net.beside(x, *kept):
+                head.weight_gradients(kept, x, *self.own, *self.slopes, precision)
+            return head.input_gradients(kept, self.own[0], precision).view(shape), None, None
+
+        return losses, (x, *kept), back
 
 
 # By the class of a module, not of its subclasses.
-LAYERS: dict[type[nn.Module], type[Folded]] = {
+_LAYERS: dict[type[nn.Module], type[Folded]] = {
     nn.Conv2d: Conv,
     nn.Linear: Linear,
     nn.BatchNorm1d: BatchNorm,
     nn.BatchNorm2d: BatchNorm,
-    nn.LayerNorm: LayerNorm,
-    nn.GroupNorm: GroupNorm,
+    nn.LayerNorm: Norm,
+    nn.GroupNorm: Norm,
     nn.Embedding: Embedding,
     nn.MultiheadAttention: Attention,
 }
 
 
-def plain_layer(stack: Stack, module: nn.Module) -> Folded | None:
-    """The layer that stands in for a module without parameters, where PyTorch's would depend on company."""
-    call = Call(name="", layer=module, batched=True)
-    if type(module) is nn.Dropout:
-        return Dropout(stack, call)
+def layer_of(net: "FoldedNet", call: Call) -> Folded | None:
+    """The layer that stands in for a module; None where PyTorch's own does not depend on company."""
+    module, kind = call.layer, _LAYERS.get(type(call.layer))
+    if type(module) is nn.Dropout and module.p:
+        kind = Dropout
     if type(module) is nn.AdaptiveAvgPool2d and module.output_size in (1, (1, 1)):
-        return Mean(stack, call)
+        kind = Mean
     if type(module) is nn.MaxPool2d and not module.return_indices and not module.ceil_mode:
-        given = (module.kernel_size, module.stride, module.padding, module.dilation)
+        given = (module.kernel_size, module.stride, module.padding)
         square = all(isinstance(value, int) or len(set(value)) == 1 for value in given)
-        return MaxPool(stack, call) if square and _one(module.dilation) == 1 else None
-    return None
+        kind = MaxPool if square and module.dilation in (1, (1, 1)) else None
+    return None if kind is None else kind(net, call)
 
 
 def _pixels_first(images: Tensor) -> Tensor:
     """[samples, channels, height, width] as [samples, height, width, channels], contiguous."""
-    return images.permute(0, 2, 3, 1).contiguous()
+    return (images.permute(0, 2, 3, 1) if images.dim() == 4 else images).contiguous()
 
 
 def _channels_first(images: Tensor) -> Tensor:
     """[samples, height, width, channels] as PyTorch's layers expect them, lying as they are."""
-    return images.permute(0, 3, 1, 2)
-
-
-def _one(value: int | tuple[int, ...]) -> int:
-    return value if isinstance(value, int) else value[0]
+    return images.permute(0, 3, 1, 2) if images.dim() == 4 else images

@@ -1,116 +1,62 @@
-"""Linear layers of many clients at once, forward and backward.
-
-The last grid dimension is the client. A client's inputs are [rows, inputs] and contiguous; its weights [outputs,
-inputs] lie in a row of a matrix, so that only their first stride is free. Tiles and shares follow from the sizes of one
-client alone, and shares are added in the order of their rows: a client's bits do not depend on its company.
-"""
-
-from dataclasses import dataclass
+"""Linear layers of many clients at once, forward and backward."""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedgmr.training.folded.launches import add_parts, optional
+from fedgmr.training.stacked.convolution import Tiles, cdiv
+
 _ENOUGH = 96  # programs a client should keep busy in a weight gradient
 _LEAST_ROWS = 128  # of a share of a weight gradient
-_SIZE = 1024  # of a block of weights whose shares are added
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tiles:
-    """The block sizes of a matrix product, and how a program runs it."""
-
-    rows: int
-    columns: int
-    depth: int
-    warps: int = 4
-    stages: int = 3
+def forward(x: Tensor, w: Tensor, b: Tensor | None, precision: str) -> Tensor:
+    """Outputs [clients, rows, outputs] of x [clients, rows, inputs]; w is [clients, outputs, inputs]."""
+    return _multiplied(x, w, b, precision, crosswise=False)
 
 
-def forward(x: Tensor, w: Tensor, b: Tensor | None, precision: str, *, tiles: Tiles | None = None) -> Tensor:
-    """Inputs · weightᵀ + bias.
+def input_gradients(dy: Tensor, w: Tensor, precision: str) -> Tensor:
+    """The gradient of the inputs."""
+    return _multiplied(dy, w, None, precision, crosswise=True)
 
-    Args:
-        x: the inputs, [clients, rows, inputs].
-        w: the weights, [clients, outputs, inputs].
-        b: the biases, [clients, outputs].
-        precision: "tf32" or "ieee".
-        tiles: other block sizes than those for the sizes at hand.
 
-    Returns:
-        [clients, rows, outputs].
-    """
-    clients, rows, inputs = x.shape
-    outputs = w.shape[1]
-    y = x.new_empty((clients, rows, outputs))
-    tiles = tiles or product_tiles(rows, outputs, inputs)
-    grid = (triton.cdiv(rows, tiles.rows), triton.cdiv(outputs, tiles.columns), clients)
-    _product[grid](
-        x, w, x if b is None else b, y, w.stride(0), 0 if b is None else b.stride(0), rows, outputs, inputs, 1, inputs,
-        ROWS=tiles.rows, COLUMNS=tiles.columns, DEPTH=tiles.depth, EVEN=inputs % tiles.depth == 0, BIAS=b is not None,
-        PRECISION=precision, num_warps=tiles.warps, num_stages=tiles.stages,
+def weight_gradients(dy: Tensor, x: Tensor, dw: Tensor, db: Tensor | None, precision: str) -> None:
+    """Write the gradients of weights and biases to `dw` and `db`."""
+    (clients, rows, outputs), inputs = dy.shape, x.shape[2]
+    tiles = Tiles(rows=32, columns=64 if 8 * (-inputs % 64) <= inputs else 32, depth=64)  # both lie crosswise
+    blocks = cdiv(outputs, tiles.rows), cdiv(inputs, tiles.columns)
+    splits = max(1, min(cdiv(_ENOUGH, blocks[0] * blocks[1]), rows // _LEAST_ROWS))
+    share = cdiv(cdiv(rows, splits), tiles.depth) * tiles.depth
+    splits = cdiv(rows, share)
+    bias_at = cdiv(outputs * inputs, 16) * 16
+    split = splits > 1
+    to = x.new_empty((clients, splits, bias_at + cdiv(outputs, 16) * 16)) if split else dw
+    biases, bias_row = optional(db, dw)
+    _gradients[(*blocks, clients * splits)](
+        dy, x, to, biases, to.shape[2] if split else dw.stride(0), bias_row, bias_at, rows, outputs, inputs, share,
+        splits, OUTPUTS=tiles.rows, INPUTS=tiles.columns, ROWS=tiles.depth, SPLIT=split, BIAS=db is not None,
+        PRECISION=precision, **tiles.launch,
+    )  # fmt: skip
+    if split:
+        add_parts(to, dw, db, bias_at)
+
+
+def _multiplied(x: Tensor, w: Tensor, b: Tensor | None, precision: str, *, crosswise: bool) -> Tensor:
+    """X · weightᵀ + bias; x · weight if `crosswise`."""
+    (clients, rows, depth), (_, outputs, inputs) = x.shape, w.shape
+    columns, steps = (inputs, (inputs, 1)) if crosswise else (outputs, (1, inputs))
+    y = x.new_empty((clients, rows, columns))
+    tiles = _product_tiles(rows, columns, depth, crosswise=crosswise)
+    biases, bias_row = optional(b, x)
+    _product[(cdiv(rows, tiles.rows), cdiv(columns, tiles.columns), clients)](
+        x, w, biases, y, w.stride(0), bias_row, rows, columns, depth, *steps, ROWS=tiles.rows, COLUMNS=tiles.columns,
+        DEPTH=tiles.depth, EVEN=depth % tiles.depth == 0, BIAS=b is not None, PRECISION=precision, **tiles.launch,
     )  # fmt: skip
     return y
 
 
-def input_gradients(dy: Tensor, w: Tensor, precision: str, *, tiles: Tiles | None = None) -> Tensor:
-    """The gradient of the inputs.
-
-    Args:
-        dy: the gradient of the outputs, [clients, rows, outputs].
-        w: the weights, [clients, outputs, inputs].
-        precision: "tf32" or "ieee".
-        tiles: other block sizes.
-    """
-    clients, rows, outputs = dy.shape
-    inputs = w.shape[2]
-    dx = dy.new_empty((clients, rows, inputs))
-    tiles = tiles or product_tiles(rows, inputs, outputs, crosswise=True)
-    grid = (triton.cdiv(rows, tiles.rows), triton.cdiv(inputs, tiles.columns), clients)
-    _product[grid](
-        dy, w, dy, dx, w.stride(0), 0, rows, inputs, outputs, inputs, 1,
-        ROWS=tiles.rows, COLUMNS=tiles.columns, DEPTH=tiles.depth, EVEN=outputs % tiles.depth == 0, BIAS=False,
-        PRECISION=precision, num_warps=tiles.warps, num_stages=tiles.stages,
-    )  # fmt: skip
-    return dx
-
-
-def weight_gradients(
-    dy: Tensor, x: Tensor, dw: Tensor, db: Tensor | None, precision: str, *, tiles: Tiles | None = None
-) -> None:
-    """Write the gradients of weights and biases.
-
-    Args:
-        dy: the gradient of the outputs, [clients, rows, outputs].
-        x: the inputs, [clients, rows, inputs].
-        dw: where the gradient of the weights is written, [clients, outputs, inputs].
-        db: where the gradient of the biases is written, [clients, outputs].
-        precision: "tf32" or "ieee".
-        tiles: other block sizes.
-    """
-    (clients, rows, outputs), inputs = dy.shape, x.shape[2]
-    tiles = tiles or gradient_tiles(inputs)
-    blocks = triton.cdiv(outputs, tiles.rows), triton.cdiv(inputs, tiles.columns)
-    splits = max(1, min(triton.cdiv(_ENOUGH, blocks[0] * blocks[1]), rows // _LEAST_ROWS))
-    share = triton.cdiv(triton.cdiv(rows, splits), tiles.depth) * tiles.depth
-    splits = triton.cdiv(rows, share)
-    bias_at = triton.cdiv(outputs * inputs, 16) * 16
-    span = bias_at + triton.cdiv(outputs, 16) * 16
-    split = splits > 1
-    parts = x.new_empty((clients, splits, span)) if split else dw
-    _gradients[(*blocks, clients * splits)](
-        dy, x, parts, dw if db is None else db, span if split else dw.stride(0), 0 if db is None else db.stride(0),
-        bias_at, rows, outputs, inputs, share, splits, OUTPUTS=tiles.rows, INPUTS=tiles.columns, ROWS=tiles.depth,
-        SPLIT=split, BIAS=db is not None, PRECISION=precision, num_warps=tiles.warps, num_stages=tiles.stages,
-    )  # fmt: skip
-    if split:
-        _add_shares[(triton.cdiv(span, _SIZE), clients)](
-            parts, dw, dw if db is None else db, dw.stride(0), 0 if db is None else db.stride(0), splits, span,
-            outputs * inputs, bias_at, 0 if db is None else outputs, SIZE=_SIZE,
-        )  # fmt: skip
-
-
-def product_tiles(rows: int, columns: int, depth: int, *, crosswise: bool = False) -> Tiles:
+def _product_tiles(rows: int, columns: int, depth: int, *, crosswise: bool) -> Tiles:
     """For [rows, depth] x [depth, columns]: wide where little of the last block is empty, else 32 columns.
 
     With 64 rows and 4 warps the compiler takes Hopper's newer matrix instruction, which wants the sum's numbers side by
@@ -119,11 +65,6 @@ def product_tiles(rows: int, columns: int, depth: int, *, crosswise: bool = Fals
     height = next((height for height in (16, 32) if rows <= height), 32 if crosswise else 64)
     wide = next((width for width in (128, 64) if 8 * (-columns % width) <= columns), 32)
     return Tiles(rows=height, columns=wide if rows > 32 else 32, depth=64 if depth >= 512 else 32)
-
-
-def gradient_tiles(inputs: int) -> Tiles:
-    """For a weight gradient, added up over rows: both operands lie crosswise."""
-    return Tiles(rows=32, columns=64 if 8 * (-inputs % 64) <= inputs else 32, depth=64)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -194,18 +135,3 @@ def _gradients(  # type: ignore[no-untyped-def]
         to = dw + bias_at if SPLIT else db + client * db_row
         mine = output < tl.where(tl.program_id(1) == 0, outputs_count, 0)
         tl.store(to + output, tl.sum(bias_sums, 0), mask=mine)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _add_shares(  # type: ignore[no-untyped-def]
-    parts, dw, db, dw_row, db_row, splits, span, weights, bias_at, biases, SIZE: tl.constexpr
-):
-    """The sum of a client's shares, in their order: weights, and biases from `bias_at` on."""
-    client = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    sums = tl.zeros([SIZE], tl.float32)
-    for split in range(0, splits):
-        sums += tl.load(parts + (client * splits + split) * span + at, mask=at < span, other=0.0)
-    tl.store(dw + client * dw_row + at, sums, mask=at < weights)
-    bias = at - bias_at
-    tl.store(db + client * db_row + bias, sums, mask=(bias >= 0) & (bias < biases))

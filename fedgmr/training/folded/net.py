@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgmr.submodels.layout import Layout, TensorPlace
+from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.losses import PAD, padded_cross_entropy, token_cross_entropy
 from fedgmr.training.execution import TRITON
-from fedgmr.training.folded.plan import FoldPlan, replaced_forward
+from fedgmr.training.folded.plan import Call, FoldPlan, replaced_forward
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 from fedgmr.training.rules import Stacking
 from fedgmr.training.stacked.rows import Rows
@@ -25,7 +25,7 @@ from fedgmr.training.work import LocalWork
 
 if TRITON:
     from fedgmr.training.folded import steps
-    from fedgmr.training.folded.layers import LAYERS, Folded, Head, plain_layer
+    from fedgmr.training.folded.layers import Folded, Head, layer_of
 
 _TRIED = 3  # clients of a trial
 _MOST_SAMPLES = 64  # of a mini-batch: how larger ones compare with the graphed executor was not measured
@@ -46,7 +46,7 @@ def _reached(targets: Tensor) -> Tensor:
 
 
 # Losses that are weighted sums of cross-entropies: the weights, from targets [count, batch, ...] of every client.
-WEIGHTS: dict[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]] = {
+_WEIGHTS: dict[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]] = {
     functional.cross_entropy: _each,
     token_cross_entropy: _real,
     padded_cross_entropy: _reached,
@@ -69,22 +69,21 @@ class FoldedNet(Rows):
         self.adam = optimizer if isinstance(optimizer, Adam) else None
         self.gradients = torch.zeros_like(self.weights)
         self.moments = torch.zeros((2 if self.adam else 0, *self.weights.shape), device=self.device)
-        self.anchor = torch.zeros((), device=self.device, requires_grad=True)
+        self.anchor = torch.zeros((), device=self.device, requires_grad=True)  # backward passes come to every layer
         self.count, self._draws, self._loss = 1, 0, work.task.loss
         self._side: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
             self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self._read: list[Tensor] = []  # what is still read on the side stream
         self._seeds = torch.zeros(most, dtype=torch.int64, device=self.device)
-        self._places = {place.name: place for place in plan.layout.parameters}
         self._statistics = {place.name: place for place in plan.layout.buffers}
-        self._head = Head(self, plan.head) if plan.head is not None and self._loss in WEIGHTS else None
-        self._layers: list[tuple[nn.Module, Folded]] = [
-            (call.layer, self._head if self._head and call is plan.head else LAYERS[type(call.layer)](self, call))
-            for call in plan.calls
-        ]
-        plain = ((module, plain_layer(self, module)) for module in self.model.modules())
-        self._layers += [(module, layer) for module, layer in plain if layer is not None]
+        self._head = Head(self, plan.head) if plan.head is not None and self._loss in _WEIGHTS else None
+        calls = {call.layer: call for call in plan.calls}
+        self._layers: list[tuple[nn.Module, Folded]] = []
+        for module in self.model.modules():
+            call = calls.get(module, Call(name="", layer=module, batched=True))
+            layer = self._head if self._head is not None and call is plan.head else layer_of(self, call)
+            self._layers += [] if layer is None else [(module, layer)]
 
     @classmethod
     def of(
@@ -106,26 +105,26 @@ class FoldedNet(Rows):
             return net if net.stands_alone(inputs[0], targets[0]) else None
 
     def weight(self, name: str) -> Tensor:
-        """A parameter of every client."""
-        return self._view(self.weights, self._places[name])
+        """A parameter of every client [count, ...], convolutions' channels last."""
+        return self._view(self.weights, name)
 
     def gradient(self, name: str) -> Tensor:
         """The place for its gradient."""
-        return self._view(self.gradients, self._places[name])
+        return self._view(self.gradients, name)
 
     def statistic(self, name: str) -> Tensor:
-        """A buffer of every client."""
+        """A buffer of every client [count, ...]."""
         place = self._statistics[name]
         return self.buffers[: self.count, place.start : place.stop].view(self.count, *place.shape)
 
     def next_draw(self) -> int:
-        """A number for the next layer that draws."""
+        """A number for the next layer that draws, from 0 in every step."""
         self._draws += 1
         return self._draws - 1
 
     @contextmanager
     def beside(self, *read: Tensor) -> Iterator[None]:
-        """Compute on another stream, which the step waits for at its end."""
+        """Compute on another stream, which the step waits for at its end; `read` stays as it is until then."""
         if self._side is None:
             yield
             return
@@ -136,7 +135,7 @@ class FoldedNet(Rows):
 
     @property
     def seeds(self) -> Tensor:
-        """Of the present step."""
+        """Int64 [count], of the present step."""
         return self._seeds[: self.count]
 
     def arranged(self, inputs: Tensor) -> Tensor:
@@ -171,7 +170,7 @@ class FoldedNet(Rows):
                 changed.enter_context(replaced_forward(module, layer.forward))
             outputs = self.model(inputs.flatten(0, 1))
             if self._head is not None:
-                weights = WEIGHTS[self._loss](targets).flatten(1).contiguous()
+                weights = _WEIGHTS[self._loss](targets).flatten(1).contiguous()
                 losses = self._head.loss(outputs, targets.flatten(1).contiguous(), weights)
             else:  # one client after the other: it is not known what the loss does with its samples
                 each = zip(outputs.unflatten(0, (count, -1)), targets, strict=True)
@@ -223,10 +222,6 @@ class FoldedNet(Rows):
         graph.replay()
         return losses.clone(), self.gradients[:count].clone()
 
-    def _view(self, rows: Tensor, place: TensorPlace) -> Tensor:
-        at = self.plan.at[place.name]
-        shape = place.shape
-        if len(shape) == 4:
-            outputs, inputs, height, width = shape
-            shape = outputs, height, width, inputs
-        return rows[: self.count, at : at + place.size].view(self.count, *shape)
+    def _view(self, rows: Tensor, name: str) -> Tensor:
+        at, shape = self.plan.at[name]
+        return rows[: self.count, at : at + shape.numel()].view(self.count, *shape)

@@ -10,6 +10,7 @@ samples in its first dimension. What else a model does with its samples is tried
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from fedgmr.training.stacked.rows import RowOrder, RowWriter
 
 # Layers with parameters, and dropout, whose draws must not depend on company. Not their subclasses: what those do with
 # the parameters is not known.
-KNOWN = (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
+_KNOWN = (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class FoldPlan:
     calls: Sequence[Call]
     head: Call | None  # a linear layer whose outputs are the model's: the loss can be computed with it
     order: RowOrder
-    at: Mapping[str, int]  # where each parameter begins in a row
+    at: Mapping[str, tuple[int, torch.Size]]  # where each parameter begins in a row, and how it lies there
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout, example: Tensor) -> "FoldPlan | None":
@@ -60,13 +61,14 @@ class FoldPlan:
             return None
         writer, at = RowWriter(layout), {}
         for name, coordinates in writer.coordinates.items():
-            at[name] = writer.put(coordinates.permute(0, 2, 3, 1) if coordinates.dim() == 4 else coordinates)
+            lying = coordinates.permute(0, 2, 3, 1) if coordinates.dim() == 4 else coordinates
+            at[name] = writer.put(lying), lying.shape
         order = writer.finish()
         assert order is not None
         return cls(model=model, layout=layout, calls=calls, head=head, order=order, at=at)
 
 
-def owners(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def _owners(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The modules that have parameters of their own; attention has those of its output layer."""
     found: list[tuple[str, nn.Module]] = []
     for name, module in model.named_modules():
@@ -85,14 +87,14 @@ def _known(model: nn.Module) -> bool:
         return False
     if any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in model.modules()):
         return False
-    return all(_takes(layer) for _, layer in owners(model))
+    return all(_takes(layer) for _, layer in _owners(model))
 
 
 def _takes(layer: nn.Module) -> bool:
     if isinstance(layer, nn.MultiheadAttention):
         plain = type(layer) is nn.MultiheadAttention and layer._qkv_same_embed_dim and layer.batch_first
         return plain and layer.bias_k is None and not layer.add_zero_attn
-    if type(layer) not in KNOWN:
+    if type(layer) not in _KNOWN:
         return False
     if isinstance(layer, nn.Conv2d):
         square = len(set(layer.kernel_size)) == len(set(layer.stride)) == 1
@@ -113,7 +115,7 @@ def _observe(model: nn.Module, example: Tensor, relus: set[str]) -> tuple[list[C
     if None in passes:
         return None
     (two, _), (three, last) = passes  # type: ignore[misc]
-    named = owners(model)
+    named = _owners(model)
     if list(two) != list(three) or set(two) != {name for name, _ in named}:
         return None
     calls = []
@@ -129,34 +131,33 @@ def _observe(model: nn.Module, example: Tensor, relus: set[str]) -> tuple[list[C
 def _shapes(model: nn.Module, inputs: Tensor) -> tuple[dict[str, torch.Size], str | None] | None:
     """What each layer with parameters was given, and whose outputs are the model's; None where one came twice."""
     seen: dict[str, torch.Size] = {}
+    refused: list[str] = []
     last: tuple[str, Any] | None = None
 
-    def watch(name: str, layer: nn.Module, twice: list[str]) -> Any:
+    def watch(name: str, layer: nn.Module) -> Any:
         def forward(given: Tensor, *others: Any, **named: Any) -> Any:
             nonlocal last
-            if name in seen:
-                twice.append(name)
-            if isinstance(layer, nn.MultiheadAttention) and not attends_to_itself(layer, given, *others, **named):
-                twice.append(name)
+            attends = isinstance(layer, nn.MultiheadAttention)
+            if name in seen or (attends and not _attends_to_itself(layer, given, *others, **named)):
+                refused.append(name)
             seen[name] = given.shape
             if isinstance(layer, nn.BatchNorm2d):  # what it has been joined to has no part in what is observed
                 others = ()
+            drawn = torch.get_rng_state()
             outputs = type(layer).forward(layer, given, *others, **named)
+            torch.set_rng_state(drawn)  # what attention draws is known
             last = name, outputs
             return outputs
 
         return forward
 
-    refused: list[str] = []
     statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng(devices=[]), torch.no_grad(), ExitStack() as changed:
-        for name, layer in owners(model):
-            changed.enter_context(replaced_forward(layer, watch(name, layer, refused)))
+        for name, layer in _owners(model):
+            changed.enter_context(replaced_forward(layer, watch(name, layer)))
         for layer in model.modules():
             if type(layer) is nn.Dropout:
                 changed.enter_context(replaced_forward(layer, lambda given: given))
-            elif isinstance(layer, nn.MultiheadAttention):
-                changed.enter_context(_without_dropout(layer))
         before = torch.get_rng_state()
         outputs = model(inputs)
         drew = not torch.equal(before, torch.get_rng_state())
@@ -167,20 +168,13 @@ def _shapes(model: nn.Module, inputs: Tensor) -> tuple[dict[str, torch.Size], st
     return seen, last[0] if outputs is last[1] else None
 
 
-def attends_to_itself(
-    layer: nn.MultiheadAttention,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
-    attn_mask: Tensor | None = None,
-    average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> bool:
+def _attends_to_itself(*given: Any, **named: Any) -> bool:
     """Whether a call of attention is of the form that can be folded: of samples to themselves, one mask for all."""
+    call = signature(nn.MultiheadAttention.forward).bind(*given, **named)
+    call.apply_defaults()
+    _, query, key, value, padding, need_weights, mask, *_ = call.args
     one = query is key and key is value and query.dim() == 3
-    return one and (attn_mask is None or _hides(attn_mask)) and key_padding_mask is None and not need_weights
+    return one and (mask is None or _hides(mask)) and padding is None and not need_weights
 
 
 def _hides(mask: Tensor) -> bool:
@@ -197,12 +191,3 @@ def replaced_forward(layer: nn.Module, forward: Any) -> Iterator[None]:
         yield
     finally:
         del layer.forward
-
-
-@contextmanager
-def _without_dropout(layer: nn.MultiheadAttention) -> Iterator[None]:
-    before, layer.dropout = layer.dropout, 0.0
-    try:
-        yield
-    finally:
-        layer.dropout = before

@@ -37,14 +37,19 @@ def backward(slopes: Tensor, codes: Tensor, shape: torch.Size, size: int, stride
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _places(count, height, width, channels, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A program's numbers, which of them exist, and their sample, row, column and channel."""
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    place = at // channels
+    return at, at < count, place // (width * height), (place // width) % height, place % width, at % channels
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # type: ignore[no-untyped-def]
     images, maxima, codes, count, height, width, out_height, out_width, channels, FIELD: tl.constexpr,
     STRIDE: tl.constexpr, PADDING: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    inside = at < count
-    channel, place = at % channels, at // channels
-    x, y, sample = place % out_width, (place // out_width) % out_height, place // (out_width * out_height)
+    at, inside, sample, y, x, channel = _places(count, out_height, out_width, channels, SIZE)
     best = tl.full([SIZE], float("-inf"), tl.float32)
     code = tl.zeros([SIZE], tl.int32)
     for number in tl.static_range(FIELD * FIELD):
@@ -65,10 +70,7 @@ def _backward(  # type: ignore[no-untyped-def]
     slopes, codes, into, count, height, width, out_height, out_width, channels, FIELD: tl.constexpr,
     STRIDE: tl.constexpr, PADDING: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    inside = at < count
-    channel, place = at % channels, at // channels
-    x, y, sample = place % width, (place // width) % height, place // (width * height)
+    at, inside, sample, y, x, channel = _places(count, height, width, channels, SIZE)
     total = tl.zeros([SIZE], tl.float32)
     for number in tl.static_range(FIELD * FIELD):  # the fields in which this pixel has this number
         over, left = y + PADDING - number // FIELD, x + PADDING - number % FIELD

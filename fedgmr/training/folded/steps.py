@@ -9,6 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedgmr.training.folded.launches import optional
+from fedgmr.training.stacked.convolution import cdiv
+
 _SIZE = 1024
 
 
@@ -18,20 +21,11 @@ def sgd(
 ) -> None:  # fmt: skip
     """A step of SGD: v = momentum · v + g + decay · w, then w - rate · v.
 
-    Args:
-        weights: [clients, row], contiguous, like all matrices here.
-        gradients: [clients, row].
-        levels: [clients, row], uint8.
-        limits: the highest level that moves, [clients], int32.
-        rates: [clients].
-        velocities: [clients, row]; needed with momentum alone.
-        momentum: share of a step's direction in the next one's.
-        decay: so much of a weight is added to its gradient.
+    Levels are uint8, `limits` int32: the highest level of each client that moves. Velocities go with momentum alone.
     """
-    assert not momentum or velocities is not None
     clients, row = weights.shape
-    _sgd[(triton.cdiv(row, _SIZE), clients)](
-        weights, gradients, levels, limits, rates, weights if velocities is None else velocities, row, momentum, decay,
+    _sgd[(cdiv(row, _SIZE), clients)](
+        weights, gradients, levels, limits, rates, optional(velocities, weights)[0], row, momentum, decay,
         MOMENTUM=momentum > 0.0, DECAY=decay > 0.0, SIZE=_SIZE,
     )  # fmt: skip
 
@@ -40,27 +34,24 @@ def adam(
     weights: Tensor, gradients: Tensor, levels: Tensor, limits: Tensor, rates: Tensor, means: Tensor, squares: Tensor,
     taken: int, beta1: float, beta2: float, eps: float,
 ) -> None:  # fmt: skip
-    """A step of Adam, the `taken`-th of a task; the first one reads no moments and sets all of them.
-
-    Args:
-        weights: [clients, row], contiguous, like all matrices here.
-        gradients: [clients, row].
-        levels: [clients, row], uint8.
-        limits: the highest level that moves, [clients], int32.
-        rates: [clients].
-        means: of gradients, [clients, row].
-        squares: means of squared gradients, [clients, row].
-        taken: the number of steps with this one, from 1 on.
-        beta1: decay of the mean of gradients.
-        beta2: decay of the mean of squared gradients.
-        eps: added to the root of the mean of squares.
-    """
-    assert taken >= 1
+    """A step of Adam, the `taken`-th of a task; the first one reads no means of gradients and squares, and sets all."""
     clients, row = weights.shape
-    _adam[(triton.cdiv(row, _SIZE), clients)](
+    _adam[(cdiv(row, _SIZE), clients)](
         weights, gradients, levels, limits, rates, means, squares, row, 1.0 - beta1, beta2, 1.0 - beta2, eps,
         1.0 - beta1**taken, (1.0 - beta2**taken) ** 0.5, FIRST=taken == 1, SIZE=_SIZE,
     )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _places(weights, gradients, levels, limits, row, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A program's client and its places, which of them are in the row, which move, their weights and gradients."""
+    client = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = place < row
+    at = client * row + place
+    taken = tl.load(levels + at, mask=inside, other=255).to(tl.int32) <= tl.load(limits + client)
+    weight = tl.load(weights + at, mask=inside, other=0.0)
+    return client, at, inside, taken, weight, tl.load(gradients + at, mask=inside, other=0.0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -69,13 +60,7 @@ def _sgd(  # type: ignore[no-untyped-def]
     MOMENTUM: tl.constexpr, DECAY: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """A block of a client's weights; only the row's end masks a store, so that numbers are stored by fours."""
-    client = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    inside = place < row
-    at = client * row + place
-    taken = tl.load(levels + at, mask=inside, other=255).to(tl.int32) <= tl.load(limits + client)
-    weight = tl.load(weights + at, mask=inside, other=0.0)
-    step = tl.load(gradients + at, mask=inside, other=0.0)
+    client, at, inside, taken, weight, step = _places(weights, gradients, levels, limits, row, SIZE)
     if DECAY:
         step = step + decay * weight
     if MOMENTUM:
@@ -92,13 +77,7 @@ def _adam(  # type: ignore[no-untyped-def]
     root_share, FIRST: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """The same for Adam."""
-    client = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    inside = place < row
-    at = client * row + place
-    taken = tl.load(levels + at, mask=inside, other=255).to(tl.int32) <= tl.load(limits + client)
-    weight = tl.load(weights + at, mask=inside, other=0.0)
-    gradient = tl.load(gradients + at, mask=inside, other=0.0)
+    client, at, inside, taken, weight, gradient = _places(weights, gradients, levels, limits, row, SIZE)
     if FIRST:
         mean = tl.zeros([SIZE], tl.float32)
         square = tl.zeros([SIZE], tl.float32)

@@ -22,11 +22,11 @@ _LEAST_ROWS = 512  # of a weight gradient's share
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """The block sizes of a layer's matrix products, which only change the speed."""
+    """The block sizes of matrix products, which only change the speed."""
 
     rows: int
     columns: int
-    depth: int
+    depth: int = 0  # where the whole depth is one block
     warps: int = 4
     stages: int = 3
 

@@ -14,7 +14,7 @@ own, and products stop at its ends.
 
 Convolutions also do without what stands around them in a chain: without bias or ReLU, with a stride, with gradients
 handed back as they are. Where a layer has few tiles and a long sum, SPLITS programs add up a part of it each, and
-`add_parts` adds those in their order. Read next: `convolution.py`.
+`fedgmr/training/folded/launches.py` adds those in their order. Read next: `convolution.py`.
 """
 
 import triton
@@ -410,7 +410,7 @@ def conv_step(  # type: ignore[no-untyped-def]
     MOMENTUM: tl.constexpr, DECAY: tl.constexpr, NARROW: tl.constexpr, STRIDE: tl.constexpr, BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A convolution's step; if SPLIT, the gradient over `share` rows for `reduce_step` or `add_parts`."""
+    """A convolution's step; if SPLIT, the gradient over `share` rows for `reduce_step` or another sum."""
     client = (tl.program_id(2) // splits).to(tl.int64)
     split = tl.program_id(2) % splits
     inputs += client * input_stride
@@ -520,25 +520,6 @@ def reduce_step(  # type: ignore[no-untyped-def]
         weights, levels, fallen, velocities, to, inside, weight, level, gradient, rate, limit, theta,
         MODE, DERIVATIVE, MOMENTUM, DECAY,
     )  # fmt: skip
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def add_parts(  # type: ignore[no-untyped-def]
-    parts, sums, stride, span, count, bias_from, bias_to, biases, BIAS: tl.constexpr, SPLITS: tl.constexpr,
-    SIZE: tl.constexpr,
-):  # fmt: skip
-    """What was added up in parts of `span` numbers, to `sums`: the first `count`, and if BIAS the `biases` apart."""
-    client = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    inside = at < count
-    to = at
-    if BIAS:
-        inside = inside | ((at >= bias_from) & (at < bias_from + biases))
-        to = tl.where(at < bias_from, at, at - bias_from + bias_to)
-    total = tl.zeros([SIZE], tl.float32)
-    for split in tl.static_range(SPLITS):
-        total += tl.load(parts + (client * SPLITS + split) * span + at, mask=inside, other=0.0)
-    tl.store(sums + client * stride + to, total, mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
