@@ -6,6 +6,7 @@ graph's own memory, so that the steps can be captured as one CUDA graph. Read ne
 `fedgmr/training/stacked/executor.py`, which calls it.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -27,6 +28,7 @@ if TRITON:
     from fedgmr.training.folded import steps
     from fedgmr.training.folded.layers import Folded, Head, layer_of
 
+_log = logging.getLogger(__name__)
 _TRIED = 3  # clients of a trial
 _MOST_SAMPLES = 64  # of a mini-batch: how larger ones compare with the graphed executor was not measured
 
@@ -199,7 +201,8 @@ class FoldedNet(Rows):
             each = [self._tried(mixed[i : i + 1], given[i : i + 1], wanted[i : i + 1]) for i in range(count)]
             alone = [torch.cat(parts) for parts in zip(*each, strict=True)]
             captured = alone if self._side is None else self._tried(mixed, given, wanted, captured=True)
-        except (RuntimeError, ValueError, TypeError, AttributeError):
+        except Exception as error:  # whatever it is, another executor can train the model
+            _log.warning("The clients of this net are not folded into one batch: %s", error)
             if self._side is not None:
                 torch.cuda.synchronize(self.device)
             return False
