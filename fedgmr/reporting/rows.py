@@ -17,7 +17,7 @@ from fedgmr.reporting.watcher import Watcher
 
 METRIC = "acc"  # the column of the leading metric, under its own name where it is no accuracy
 DONE, UNKNOWN = "done", "-:--"
-_LONGEST = 1e7  # wall seconds of a run at a speed that is believed
+_TELLING = 1e-3  # share of a run that says something of its pace
 _SMOOTHING = 10.0  # wall seconds over which the speed of a run forgets
 
 
@@ -157,6 +157,6 @@ class RunRow(Watcher):
                 keep = math.exp(-elapsed / _SMOOTHING) if self._speed else 0.0
                 self._speed = keep * self._speed + (1.0 - keep) * (self.seconds - self._mark[1]) / elapsed
             self._mark = now, self.seconds
-        if self._speed > self.total / _LONGEST:  # less is no pace yet: a first step of a real clock
+        if self._speed > 0 and self.progress >= _TELLING:
             return format_clock(max(0.0, self.total - self.seconds) / self._speed)
         return UNKNOWN if otherwise is None else format_clock(otherwise)
