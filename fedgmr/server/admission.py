@@ -4,8 +4,8 @@ An update is measured before it enters the buffer: its values are finite, it cha
 other clients change theirs, and its report is one that a client could have made. What is refused has a reason, which
 the fleet counts. Where most clients are out of bounds nobody is hostile: then the run has diverged. An update whose
 loss a GPU of this process still computes is the simulation's own; it is not waited for, and one that diverged brings
-back what it was given. Read next: `server.py`, which
-asks before every merge; `repeats.py`, answers sent again; docs/security.md, what this holds against.
+back what it was given. Read next: `server.py`, which asks before every merge; `repeats.py`, answers sent again;
+docs/security.md, what this holds against.
 """
 
 import math
@@ -173,8 +173,11 @@ class Admission:
     def sign(self) -> str:
         """The sign, in words, that the run has diverged: most clients are out of bounds; empty: it has not."""
         outside, seen = len(self.outside), len(self.outside | self.changes.keys())
-        most = outside >= min(_FEW, self._fleet) and 2 * outside > seen
-        return f"the updates of {outside} of {seen} clients are out of bounds" if most else ""
+        return f"the updates of {outside} of {seen} clients are out of bounds" if self.most(outside, seen) else ""
+
+    def most(self, clients: int, seen: int) -> bool:
+        """Whether so many are most of the clients that have been seen, and not just a few."""
+        return clients >= min(_FEW, self._fleet) and 2 * clients > seen
 
     def _objection(self, update: Update, found: _Measured | None, bound: float, samples: int) -> str:
         """Why the update must not be merged as it is; empty: it may."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from fedgmr.submodels.channels.plan import ChannelPlan
 
 _log = logging.getLogger(__name__)
-_FEW = 3  # clients that have to diverge before anybody can say that the run has
 _UNSETTLED = 256  # losses the server lets a device keep before it looks at them
 _SHORTEST = 1e-9  # seconds of a task; they are divided by
 Validate = Callable[[Tensor, Tensor], float]  # (flat model, buffers) -> metric, higher is better
@@ -225,7 +224,7 @@ class Server:
             _log.warning("Tick %d: the training of client %d diverged; it changes nothing.", tick, client)
             self._late.append(Verdict(client=client, reason=DIVERGED, merged=True))
             self.lost.add(client)
-        if len(self.lost) >= min(_FEW, len(self.profiles)) and 2 * len(self.lost) > sum(map(bool, self.updates)):
+        if self.admission.most(len(self.lost), sum(map(bool, self.updates))):
             raise Diverged(min(self.lost), self.tick)
 
     def _known(self) -> Known:
