@@ -101,7 +101,8 @@ def test_strangers_stay_out_and_a_liar_changes_nothing(tmp_path: Path) -> None:
     assert any(e["seconds"] > gone + GONE for e in ended.accepted(AWAY)), "its place was kept"
     assert ended.accepted(LIAR) == []
     assert {(e["client"], e["reason"]) for e in events if e["event"] == "refused"} == {(LIAR, "non-finite")}
-    assert [e["client"] for e in ended.summary["events"] if e["event"] == "held"] == [LIAR]
+    held = [e["client"] for e in ended.summary["events"] if e["event"] == "held"]
+    assert set(held) == {LIAR}  # a quick fleet has time to hold it again
     assert ended.summary["final_loss"] < 3.0, "as before the first step, or better"
 
 
