@@ -19,6 +19,7 @@ from fedgmr.paper.accuracy import mean_relative_improvement
 from fedgmr.paper.grid import Setting
 from fedgmr.paper.kept_runs import KeptRun, ResultRow
 from fedgmr.paper.numbers import Paper
+from fedgmr.paper.other_tables import growth_plan, growth_tables, other_tables
 from fedgmr.paper.overview import curves_figure, overview_figure
 from fedgmr.paper.protocols import PROTOCOLS
 from fedgmr.paper.tables import LARGER, STAND_IN_MARK, Block, Column, Measure, Table
@@ -31,6 +32,10 @@ _COLUMNS = (*PAPER, "fedgmr_without_restoration")  # of the picture
 _HEADER = ("validation (%)", "seeds", "computed in", "device", "commit")
 _WRITER = Block(title="", cells={})  # writes numbers as tables do
 _ON_TEST = "Decisions are made on the test set and nothing is held out, so these accuracies are optimistic."
+_IN_BRACKETS = (
+    "Our number as the pictures have it, with the deviation over seeds where there are several, and the paper's in "
+    "brackets; a cell without ours has not been run."
+)
 _COMMIT_DIGITS = 10
 
 
@@ -68,6 +73,11 @@ def results_document(directory: Path, folder: str = "results") -> Results:
     for protocol in PROTOCOLS:
         here = [kept for kept in finished if kept.protocol == protocol]
         lines += _chapter(protocol, here, paper, folder, figures)
+        further = list(other_tables(protocol, [kept for kept in here if not kept.short], paper))
+        if growth := growth_plan(protocol, directory):
+            further += growth_tables(growth, folder, figures)
+            others = [other for other in others if other[0] not in {run.directory for run in growth.runs}]
+        lines += ["", "### The paper's other tables", "", _IN_BRACKETS, *further] if further else []
     if others:
         table = [[path.relative_to(directory).as_posix(), reason] for path, reason in others]
         lines += ["", "## Other runs", "", *markdown_table([["run", "why it is not above"], *table], words=2)]

@@ -12,6 +12,7 @@ import pytest
 from fedgmr.experiments.assembly import resolve_times
 from fedgmr.paper.grid import Setting, paper_layout, recipe_for
 from fedgmr.paper.numbers import Paper
+from fedgmr.recipe import Recipe
 from fedgmr.settings.schema import plain
 from fedgmr.settings.text import dump
 from fedgmr.submodels.layout import Layout
@@ -61,13 +62,15 @@ def write_run(
     short: bool = False,
     overrides: Sequence[str] = (),
     padded: Sequence[float] | None = None,
+    recipe: Recipe | None = None,
     **summary: Any,
 ) -> Path:
     """A finished run, its evaluations evenly over the time budget, the first at 0 and the last at its end.
 
-    `padded`: the accuracies of the padded model; the run then has views, and by default the padded one is best.
+    `padded`: the accuracies of the padded model; the run then has views, and by default the padded one is best. A
+    `recipe` takes the place of what else describes the run.
     """
-    recipe = recipe_for(setting, variant, protocol=protocol, seed=seed, short=short, overrides=overrides)
+    recipe = recipe or recipe_for(setting, variant, protocol=protocol, seed=seed, short=short, overrides=overrides)
     recipe = replace(resolve_times(recipe, lambda: layout(setting.task)), device="cuda")
     step = recipe.seconds / (len(accuracies) - 1)
     lines = [evaluation(number * step, accuracy) for number, accuracy in enumerate(accuracies)]

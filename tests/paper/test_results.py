@@ -35,7 +35,7 @@ def test_a_run_belongs_to_the_protocol_whose_settings_it_has(tmp_path: Path, pap
         assert kept is not None
         assert (kept.protocol, kept.changes) == (protocol, "".join(words))
     text = results_document(tmp_path).text
-    assert [line for line in text.splitlines() if line.startswith("#")] == [
+    assert [line for line in text.splitlines() if line.startswith(("# ", "## ", "### FEMNIST"))] == [
         "# Results",
         "## How the numbers are made",
         *(
