@@ -168,20 +168,21 @@ def _chapter(
 
 
 def _firsts(full: Sequence[KeptRun], paper: Paper) -> list[str]:
-    """In how many settings FedGMR is first of the seven methods, and in how many a variant of it is above it."""
-    firsts, settings, above = 0, 0, 0
+    """In how many settings FedGMR is first of the methods that were run, and in how many a variant is above it."""
+    firsts, settings, complete, above = 0, 0, 0, 0
     for setting in _settings(full, paper):
         rows = ResultRow.group([kept for kept in full if kept.setting == setting], setting, paper)
         means = {row.variant: row.ordered_by.mean for row, _ in _choices(rows)}
         others = [mean for variant, mean in means.items() if variant in PAPER and variant != "fedgmr"]
         if "fedgmr" in means and others:
             settings += 1
+            complete += len(others) == len(PAPER) - 1
             firsts += means["fedgmr"] >= max(others)
             above += means["fedgmr"] < max(means[variant] for variant in means if variant.startswith("fedgmr"))
     if not settings:
         return []
-    variants = f"; in {above} of them a variant of it is above it" if above else ""
-    return ["", f"FedGMR is first of the seven methods in {firsts} of {settings} settings{variants}."]
+    text = f"FedGMR is first in {firsts} of {settings} settings where others have been run, too (all seven: {complete})"
+    return ["", text + (f"; in {above} of them a variant of it is above it." if above else ".")]
 
 
 def _section(setting: Setting, kept: Sequence[KeptRun], paper: Paper, *, short: bool) -> list[str]:

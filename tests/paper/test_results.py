@@ -72,7 +72,7 @@ def test_document(tmp_path: Path) -> None:
     assert f"{row}| 60 s | NVIDIA H200 | 0123456789 |" in text
     assert "| FedAvg | the recipe's | 81.50 ± 0.00† | 74.64 ± 0.60 | +6.86 |  | 0 | 60 s | NVIDIA H200 | ? |" in text
     assert text.index("| FedAvg |") < text.index("| FedGMR |") < text.index("| FjORD |")
-    assert "FedGMR is first of the seven methods in 0 of 1 settings" in text
+    assert "FedGMR is first in 0 of 1 settings where others have been run, too (all seven: 0)" in text
     assert "The ranking differs from the paper's in 2 of 3 pairs:" in text
     assert (
         "- FedAvg is above FedGMR here (81.50 and 81.00, within the deviations) and below it in the paper "
@@ -100,7 +100,7 @@ def test_views_are_in_the_document(tmp_path: Path) -> None:
         "| HeteroFL | the recipe's | 70.00 ± 0.00 | 84.00 ± 0.00 padded | 84.00 ± 0.00 | 79.80 ± 0.26 | +4.20 | 75.00 |"
     )
     assert row in text
-    assert "FedGMR is first of the seven methods in 0 of 1 settings" in text
+    assert "FedGMR is first in 0 of 1 settings where others have been run, too (all seven: 0)" in text
     assert text.index("| HeteroFL |") < text.index("| FedGMR |") < text.index("| FedAvg |")
     assert "The ranking by the larger of merged and padded on the test set differs from the paper's in 1 of 3" in text
     assert "Decisions are made on the test set" not in text
@@ -111,7 +111,7 @@ def test_views_are_in_the_document(tmp_path: Path) -> None:
     text = results_document(tmp_path).text.split("## Protocol released")[1].split("## Protocol")[0]
     assert "Decisions are made on the test set" in text
     assert text.index("| HeteroFL |") < text.index("| FedGMR |"), "by the larger: there is no best view"
-    assert "FedGMR is first of the seven methods in 0 of 1 settings" in text
+    assert "FedGMR is first in 0 of 1 settings where others have been run, too (all seven: 0)" in text
 
 
 def test_improvement_needs_all_seven(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_improvement_needs_all_seven(tmp_path: Path) -> None:
         write_run(tmp_path / method, [0.8 if method == "fedgmr" else 0.4] * 101, variant=method)
     text = results_document(tmp_path).text
     assert "Mean relative improvement of FedGMR: 100.00 % (paper 3.73 %)." in text
-    assert "FedGMR is first of the seven methods in 1 of 1 settings" in text
+    assert "FedGMR is first in 1 of 1 settings where others have been run, too (all seven: 1)" in text
 
 
 def test_several_patiences_are_several_lines_and_the_recipes_own_is_ranked(tmp_path: Path) -> None:
