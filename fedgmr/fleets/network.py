@@ -9,13 +9,13 @@ are in `traces.py`.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fedgmr.exchange import Shipment
 from fedgmr.fleets.links import Link
-from fedgmr.fleets.multicast import Transmission, plan_transmissions
+from fedgmr.fleets.multicast import plan_transmissions
 from fedgmr.fleets.presence import Presence
 from fedgmr.fleets.sizes import Sizes
 from fedgmr.fleets.traces import deal_traces, fit_curves
@@ -119,6 +119,15 @@ class Trip:
     lost: bool = False
 
 
+class _Object(NamedTuple):
+    """An object on its way to a client: when it leaves the server and has left, its last level, its map's bytes."""
+
+    begin: float
+    end: float
+    last: int
+    map_bytes: int
+
+
 class Network:
     """Links, the shared uplink and its queue; arrival times depend on sizes and named noise, never on training."""
 
@@ -150,15 +159,18 @@ class Network:
         shipments = sorted(shipments, key=lambda shipment: (shipment.level, shipment.client))
         clock = max(now, self.uplink_free)
         rate = self._server_rate(shipments)
-        downloads = {shipment.client: _Download() for shipment in shipments}
+        downloads: dict[int, list[_Object]] = {shipment.client: [] for shipment in shipments}
         for transmission in plan_transmissions(shipments, ims=self.ims, shared=self.settings.sends == "shared"):
-            maps = [self._map_bytes(transmission, receiver) for receiver in transmission.receivers]
-            size = self.sizes.values(transmission.receivers[0].levels, *transmission.span) + max(maps)
+            receivers, levels = transmission.receivers, transmission.receivers[0].levels
+            lacking = [transmission.lacking(receiver, self.known_maps) for receiver in receivers]
+            maps = {part: self.sizes.level_map(levels, *part) for part in lacking if part}  # each leaves once
+            size = self.sizes.values(levels, *transmission.span) + sum(maps.values())
             self.server_bytes += size
             begin, clock = clock, clock + size / rate
             self.uplink_free = clock
-            for receiver, level_map in zip(transmission.receivers, maps, strict=True):
-                downloads[receiver.client].add(begin, clock, transmission.span[1], level_map)
+            for receiver, part in zip(receivers, lacking, strict=True):
+                sent = _Object(begin, clock, transmission.span[1], maps[part] if part else 0)
+                downloads[receiver.client].append(sent)
         trips = [self._trip(shipment, downloads[shipment.client]) for shipment in shipments]
         for shipment in shipments:
             self.known_maps[shipment.client] = (shipment.map_version, shipment.level)
@@ -190,18 +202,14 @@ class Network:
         own = self.links[client].compute_seconds
         return self.settings.compute_seconds if own is None else own
 
-    def _map_bytes(self, transmission: Transmission, receiver: Shipment) -> int:
-        """Bytes of the part of the level map that the client lacks."""
-        part = transmission.lacking(receiver, self.known_maps)
-        return 0 if part is None else self.sizes.level_map(receiver.levels, *part)
-
-    def _trip(self, shipment: Shipment, download: "_Download") -> Trip:
-        client = shipment.client
-        down = self.sizes.download(shipment.levels, download.cuts) + download.map_bytes
+    def _trip(self, shipment: Shipment, download: Sequence[_Object]) -> Trip:
+        client, left = shipment.client, download[-1].end
+        cuts = [sent.last for sent in download]
+        down = self.sizes.download(shipment.levels, cuts) + sum(sent.map_bytes for sent in download)
         up = self.sizes.update(shipment.levels, shipment.level)
         noise_down, noise_up = self._noise(shipment)
-        begin = download.first_byte if self.settings.cut_through else download.last_byte
-        ready = max(download.last_byte, self._carried(client, 0, begin, down, noise_down))
+        begin = download[0].begin if self.settings.cut_through else left
+        ready = max(left, self._carried(client, 0, begin, down, noise_down))
         computed = self._passed(client, ready, self.training_seconds(client))
         arrival = self._carried(client, 1, computed, up, noise_up)
         return Trip(client=client, ready=ready, computed=computed, arrival=arrival, down=down, up=up)
@@ -240,19 +248,3 @@ class Network:
         if self.settings.noise_on == "rates":
             return [float(factor) for factor in 1 / np.exp(draws).mean(axis=1)]
         return [float(factor) for factor in np.exp(draws - sigma**2 / 2).mean(axis=1)]
-
-
-@dataclass(kw_only=True)
-class _Download:
-    """One client's share of the objects of a dispatch."""
-
-    first_byte: float = math.inf  # when it leaves the server
-    last_byte: float = 0.0  # when it has left
-    cuts: list[int] = field(default_factory=list)  # the last levels of the objects
-    map_bytes: int = 0
-
-    def add(self, begin: float, end: float, cut: int, map_bytes: int) -> None:
-        """Take in an object that leaves between two moments."""
-        self.first_byte, self.last_byte = min(self.first_byte, begin), end
-        self.cuts.append(cut)
-        self.map_bytes += map_bytes

@@ -174,6 +174,14 @@ def test_with_ims_the_map_travels_if_anybody_lacks_it() -> None:
     assert bytes_down(net, task(0, 1), task(1, 2)) == [6, 14 + 1, 14 + 1]
 
 
+def test_different_parts_of_a_map_are_different_objects() -> None:
+    net = network(ims=True, known=False, links=[LINKS[0]] * 3)
+    net.known_maps = {0: (0, 0), 1: (0, 1)}
+    # Client 0 lacks parts 1 and 2, client 1 part 2, client 2 all three: 2, 1 and 3 MiB leave beside the 14 of values.
+    assert bytes_down(net, task(0, 2), task(1, 2), task(2, 2)) == [14 + 2, 14 + 1, 14 + 3, 14 + 6]
+    assert net.uplink_free == 10.0
+
+
 def test_map_bytes_take_time() -> None:
     net = network(ims=False, known=False)
     # 3 MiB leave until 1.5 and are downloaded at 1 MiB/s until 3.
@@ -318,7 +326,7 @@ def test_the_round_of_the_papers_table(conv2: LevelMap) -> None:
     assert seconds[False] == pytest.approx((25.183 * 2.1 + 10 * 0.795) / 10 + 0.5 + upload, rel=1e-3)
 
 
-@pytest.mark.parametrize("value_type", [ValueType.FP32, ValueType.FP16])
+@pytest.mark.parametrize("value_type", list(ValueType))
 @pytest.mark.parametrize("buffers", [0, 3])
 def test_wire_sizes_are_encoded_lengths(value_type: ValueType, buffers: int) -> None:
     scores = torch.sin(torch.arange(500.0))
