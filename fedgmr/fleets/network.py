@@ -7,6 +7,7 @@ are in `traces.py`.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -153,6 +154,7 @@ class Network:
         self.server_bytes = 0
         # By client: the level map it holds, as (version, highest level known).
         self.known_maps: dict[int, tuple[int, int]] = {}
+        self.lost: Counter[int] = Counter()  # by client: tasks that were lost, each of which comes again
 
     def send(self, shipments: Sequence[Shipment], now: float) -> list[Trip]:
         """Send what is dispatched together at `now`."""
@@ -228,7 +230,7 @@ class Network:
         return begin + seconds if self.presence is None else self.presence.finish(client, begin, seconds)
 
     def _server_rate(self, shipments: Sequence[Shipment]) -> float:
-        """Bytes per second of the uplink; its noise has the name of a shipment, as no two dispatches share one."""
+        """Bytes per second of the uplink; its noise has the name of a shipment of the dispatch."""
         rate = self.settings.server_rate * MIB * self.scale
         if self.settings.server_noise == 0 or not shipments:
             return rate
@@ -242,8 +244,9 @@ class Network:
         return down, up
 
     def _factors(self, purpose: str, shipment: Shipment, sigma: float, count: int) -> list[float]:
-        """Factors on times."""
-        generated = generator(self.seed, purpose, shipment.client, shipment.first_batch)
+        """Factors on times; with the same ones a task that was lost would take as long again, and be lost again."""
+        lost = self.lost[shipment.client]
+        generated = generator(self.seed, purpose, shipment.client, shipment.first_batch, *([lost] if lost else []))
         draws = sigma * generated.standard_normal((count, self.settings.noise_draws))
         if self.settings.noise_on == "rates":
             return [float(factor) for factor in 1 / np.exp(draws).mean(axis=1)]

@@ -251,6 +251,17 @@ def test_the_servers_noise_belongs_to_a_dispatch() -> None:
     assert np.std(rates) == pytest.approx(0.1008 / np.sqrt(20), rel=0.1)
 
 
+def test_a_transfer_that_is_repeated_has_noise_of_its_own() -> None:
+    def sent(lost: int, client: int = 0) -> tuple[float, float]:
+        net = network(ims=True, noise=0.3, server_noise=0.1)
+        net.lost[0] = lost
+        return net.send([task(client, 0, first_batch=5)], 0.0)[0].arrival, net.uplink_free
+
+    assert len({moment for lost in range(3) for moment in sent(lost)}) == 6
+    assert sent(1) == sent(1)
+    assert sent(1, client=1) == sent(0, client=1), "the other clients' stays"
+
+
 WEIGHTS, DENSE = 6_601_504, 2_206
 PAPER = (0.05, 0.1, 0.2, 0.5, 1.0)
 

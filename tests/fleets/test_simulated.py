@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -33,6 +34,7 @@ class Timetable:
         self.seconds, self.settings = seconds, NetworkSettings(merge_seconds=merge_seconds)
         self.server_bytes, self.uplink_free = 0, 0.0
         self.known_maps: dict[int, tuple[int, int]] = {}
+        self.lost = Counter[int]()
 
     def send(self, tasks: Sequence[ClientTask], now: float) -> list[Trip]:
         self.server_bytes += 10 * len(tasks)
@@ -320,6 +322,31 @@ def test_a_task_is_lost_when_its_client_leaves() -> None:
     at.collect(until=7.0)
     assert at.free() == [0, 1, 2]
     assert at.executor.batches == [[0, 2]], "a lost task is not trained"  # type: ignore[attr-defined]
+
+
+def test_a_lost_task_is_sent_with_noise_of_its_own() -> None:
+    """A trip takes 10 s and noise, and its client is there for 10 of every 20 s; an equal draw would fail each time."""
+
+    def make() -> SimulatedFleet:
+        link = Link(down=1.0, up=88 / 10 / 2**20)  # an update has 88 bytes
+        network = Network(NetworkSettings(compute_seconds=0.0), [link], WireSizes(buffers=0), ims=True, seed=0)
+        away = make_presence(None, [Absence(clients=(0,), start=10.0, end=20.0, every=20.0)], 1, seed=0)
+        return SimulatedFleet(network, Echo(), 1, presence=away, on_leaving="lose")
+
+    def arrivals(at: SimulatedFleet, until: float) -> list[float]:
+        moments = []
+        while at.now < until:
+            at.dispatch([task(client) for client in at.free()], tick=0)
+            if at.collect(until=until, arrivals=min(1, at.in_flight)):
+                moments.append(at.now)
+        return moments
+
+    whole = arrivals(make(), 800.0)
+    assert 10 < len(whole) < 30, "in about half of the 40 stretches"
+    cut, resumed = make(), make()
+    first = arrivals(cut, 350.0)
+    resumed.restore(json.loads(json.dumps(cut.state())), {}, tick=1)
+    assert first + arrivals(resumed, 800.0) == whole
 
 
 def test_the_loop_goes_on_without_lost_tasks() -> None:
