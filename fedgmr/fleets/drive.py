@@ -18,7 +18,7 @@ from fedgmr.settings.build import settle
 
 Rates = npt.NDArray[np.float64]
 
-MEASURED = (5.2, 0.8)  # Mbit/s down and up, on average
+_MEASURED = (5.2, 0.8)  # Mbit/s down and up, on average
 COMMUTE_REST = 2040  # seconds of a steady link that follow the 1,020 of a commuter's drive
 _GOOD, _WEAK, _SILENT = range(3)
 _DWELL = (30.0, 10.0, 4.0)  # mean seconds of a stay in each state
@@ -87,7 +87,7 @@ def state_shares() -> tuple[float, float, float]:
 def good_rates() -> tuple[float, float]:
     """The mean rates down and up of good seconds, MiB/s."""
     mean_level = sum(share * level for share, level in zip(state_shares(), _LEVEL, strict=True))
-    down, up = (mbit * _MIB_OF_MBIT / mean_level for mbit in MEASURED)
+    down, up = (mbit * _MIB_OF_MBIT / mean_level for mbit in _MEASURED)
     return down, up
 
 

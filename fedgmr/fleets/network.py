@@ -158,6 +158,8 @@ class Network:
 
     def send(self, shipments: Sequence[Shipment], now: float) -> list[Trip]:
         """Send what is dispatched together at `now`."""
+        if not shipments:
+            return []
         shipments = sorted(shipments, key=lambda shipment: (shipment.level, shipment.client))
         clock = max(now, self.uplink_free)
         rate = self._server_rate(shipments)
@@ -209,7 +211,7 @@ class Network:
         cuts = [sent.last for sent in download]
         down = self.sizes.download(shipment.levels, cuts) + sum(sent.map_bytes for sent in download)
         up = self.sizes.update(shipment.levels, shipment.level)
-        noise_down, noise_up = self._noise(shipment)
+        noise_down, noise_up = self._factors("network", shipment, self.settings.noise, 2)
         begin = download[0].begin if self.settings.cut_through else left
         ready = max(left, self._carried(client, 0, begin, down, noise_down))
         computed = self._passed(client, ready, self.training_seconds(client))
@@ -231,23 +233,17 @@ class Network:
 
     def _server_rate(self, shipments: Sequence[Shipment]) -> float:
         """Bytes per second of the uplink; its noise has the name of a shipment of the dispatch."""
-        rate = self.settings.server_rate * MIB * self.scale
-        if self.settings.server_noise == 0 or not shipments:
-            return rate
         named = min(shipments, key=lambda shipment: shipment.client)
-        return rate / self._factors("uplink", named, self.settings.server_noise, 1)[0]
-
-    def _noise(self, shipment: Shipment) -> tuple[float, float]:
-        if self.settings.noise == 0:
-            return 1.0, 1.0
-        down, up = self._factors("network", shipment, self.settings.noise, 2)
-        return down, up
+        (factor,) = self._factors("uplink", named, self.settings.server_noise, 1)
+        return self.settings.server_rate * MIB * self.scale / factor
 
     def _factors(self, purpose: str, shipment: Shipment, sigma: float, count: int) -> list[float]:
         """Factors on times; with the same ones a task that was lost would take as long again, and be lost again."""
+        if sigma == 0:
+            return [1.0] * count
         lost = self.lost[shipment.client]
         generated = generator(self.seed, purpose, shipment.client, shipment.first_batch, *([lost] if lost else []))
         draws = sigma * generated.standard_normal((count, self.settings.noise_draws))
-        if self.settings.noise_on == "rates":
-            return [float(factor) for factor in 1 / np.exp(draws).mean(axis=1)]
-        return [float(factor) for factor in np.exp(draws - sigma**2 / 2).mean(axis=1)]
+        on_rates = self.settings.noise_on == "rates"
+        factors = 1 / np.exp(draws).mean(axis=1) if on_rates else np.exp(draws - sigma**2 / 2).mean(axis=1)
+        return [float(factor) for factor in factors]

@@ -215,7 +215,7 @@ def test_noise_has_mean_one_on_download_and_upload() -> None:
         begin = net.uplink_free
         (trip,) = net.send([task(0, 0, first_batch=n)], 0.0)
         both = (trip.arrival - begin - 1.0) / 2.0  # 1 s on the uplink, then 2 MiB each way at 1 MiB/s
-        down, up = net._noise(task(0, 0, first_batch=n))
+        down, up = net._factors("network", task(0, 0, first_batch=n), 0.5, 2)
         assert both == pytest.approx(down + up)
         downs.append(down)
         ups.append(up)
@@ -227,12 +227,12 @@ def test_noise_has_mean_one_on_download_and_upload() -> None:
 
 def test_noise_on_rates_is_the_mean_of_draws() -> None:
     net = network(ims=False, noise=0.3, noise_on="rates", noise_draws=20)
-    factors = 1 / np.array([net._noise(task(0, 0, first_batch=n)) for n in range(3000)])
+    factors = 1 / np.array([net._factors("network", task(0, 0, first_batch=n), 0.3, 2) for n in range(3000)])
     # exp(0.3^2 / 2) = 1.046; a draw deviates by 1.046 x sqrt(exp(0.09) - 1) = 0.321, the mean of twenty by 0.072.
     assert factors.mean() == pytest.approx(1.046, abs=0.003)
     assert factors.std() == pytest.approx(0.072, abs=0.002)
-    single = network(ims=False, noise=0.3, noise_on="rates")._noise(task(0, 0))
-    timed = network(ims=False, noise=0.3)._noise(task(0, 0))  # the same normal draw z: exp(0.3 z - 0.045)
+    single = network(ims=False, noise_on="rates")._factors("network", task(0, 0), 0.3, 2)
+    timed = network(ims=False)._factors("network", task(0, 0), 0.3, 2)  # the same normal draw z: exp(0.3 z - 0.045)
     assert np.multiply(single, timed) == pytest.approx(np.exp(-0.045))  # and exp(-0.3 z) is of the other sign
 
 
