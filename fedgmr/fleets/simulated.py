@@ -231,8 +231,7 @@ class SimulatedFleet:
         if "queue" not in state:
             raise ValueError("This is a deployed run, not a simulation: go on with `fedgmr deploy --resume RUN`.")
         self.now = state["now"]
-        self._queue = [(arrival, number, client, up) for arrival, number, client, up in state["queue"]]
-        heapq.heapify(self._queue)
+        self._queue = [(arrival, number, client, up) for arrival, number, client, up in state["queue"]]  # sorted
         self._tasks = dict(tasks)
         self.presence.advance(self.now)
         self._idle = self._without_task()

@@ -293,6 +293,13 @@ def test_paper_sizes_of_a_full_model() -> None:
     assert sizes.values(levels, 0, 0) == sizes.update(levels, 0) == 3200 + 100 + 80
 
 
+def test_paper_sizes_where_parameters_that_are_always_kept_come_late() -> None:
+    # 10 of 820 coordinates, then the other 810, of which no more than 800 are weights.
+    sizes = PaperSizes(weights=800, dense=20)
+    levels = LevelMap(torch.tensor([0] * 10 + [1] * 810, dtype=torch.uint8), (0.01, 1.0))
+    assert sizes.values(levels, 1, 1) == 3200 + 100 + 80
+
+
 def test_values_with_indices() -> None:
     # Increments of 3, 2 and 5 coordinates, 8 bytes each.
     levels = LevelMap(torch.tensor([0, 1, 2, 0, 2, 2, 1, 0, 2, 2], dtype=torch.uint8), (0.2, 0.5, 1.0))
@@ -374,6 +381,13 @@ def test_wire_sizes_are_encoded_lengths(value_type: ValueType, buffers: int) -> 
     assert sizes.download(levels, [4]) == sizes.values(levels, 0, 4)
     split = sizes.values(levels, 0, 1) + sizes.values(levels, 2, 2) + sizes.values(levels, 3, 4)
     assert sizes.download(levels, [1, 2, 4]) == split == sizes.download(levels, [4]) + 2 * 56
+
+
+def test_buffers_of_every_width_go_down_and_those_of_its_own_widths_come_up(conv2: LevelMap) -> None:
+    shared, own = WireSizes(buffers=7), WireSizes(buffers=7, per_width=True)
+    assert own.values(conv2, 0, 2) - shared.values(conv2, 0, 2) == 4 * 7 * 4, "five blocks instead of one"
+    assert own.values(conv2, 1, 2) == shared.values(conv2, 1, 2), "they travel with level 0"
+    assert [own.update(conv2, level) - shared.update(conv2, level) for level in range(3)] == [0, 4 * 7, 4 * 7 * 2]
 
 
 def test_a_full_model_needs_no_level_map() -> None:
@@ -491,6 +505,13 @@ def test_a_client_that_is_away_goes_on_where_it_was() -> None:
     # client 0: a MiB until 1 and another from 4 on; 0.2 s of its training until 5.2, 0.3 from 6 on; 0.5 s up
     assert (first.ready, first.computed, first.arrival) == pytest.approx((5, 6.3, 6.8))
     assert (second.ready, second.computed, second.arrival) == (3, 4, 6), "always there"
+
+
+def test_noise_is_the_same_for_a_client_that_may_leave() -> None:
+    links = [TRACED, LINKS[1]]
+    stays, leaves = (network(ims=True, noise=0.3, links=links) for _ in range(2))
+    leaves.presence = Presence({client: [Gaps(edges=(900.0, 950.0))] for client in (0, 1)})
+    assert leaves.send(TASKS[:2], 0.0) == stays.send(TASKS[:2], 0.0)
 
 
 def test_a_link_that_stops_or_stands_still_with_its_client() -> None:

@@ -376,6 +376,11 @@ def test_a_client_whose_link_has_stopped_gets_no_further_task() -> None:
     assert (at.now, at.free(), at.refused) == (6.0, [0], {"left": 1})
     at.collect(until=1e9)
     assert at.free() == [0]
+    away = [Absence(clients=(0,), start=1.0, end=2.0, every=5.0)]
+    at = fleet(math.inf, absences=away, stops={0: 8.0})
+    at.dispatch([task(0)], tick=0)
+    at.collect(until=math.inf, arrivals=1)
+    assert at.now == 8.0, "it has come back twice before"
     _, moments = loop(Synchronous(), [], stops={0: 4.5, 1: 4.5}, on_leaving="lose")
     assert moments == [1, 2, 3, 4, 4.5, 10], "nobody is left"
 
@@ -476,6 +481,12 @@ def test_a_client_remembers_what_was_collected() -> None:
     at.dispatch([task(0)], tick=1)
     at.collect(until=9.0, arrivals=1)
     assert at.memories == {0: 2.0}
+
+    lost = fleet(1.0, 5.0, absences=[Absence(clients=(1,), start=3.0, end=9.0)], on_leaving="lose")
+    lost.executor = Counting()
+    lost.dispatch([task(0), task(1)], tick=0)
+    lost.collect(until=2.0)
+    assert lost.executor.batches == [[0]], "what will be lost is not trained ahead"
 
     resumed = fleet(1.0, 5.0)
     resumed.executor = Counting()
