@@ -7,12 +7,13 @@ NSDI 2013): 5.2 Mbit/s down and 0.8 up on average, and 94 silent seconds in 17 m
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fedgmr.fleets.curves import Curve
+from fedgmr.fleets.traces import Trace
 from fedgmr.seeding import generator
 from fedgmr.settings.build import settle
 
@@ -31,7 +32,7 @@ _MIB_OF_MBIT = 1e6 / 8 / 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drive:
+class Drive(Trace):
     """Generated drives, which clients share, each scaled to its link and from another second on."""
 
     kind: ClassVar[str] = "drive"
@@ -70,10 +71,6 @@ class Drive:
             curves = (Curve(starts=starts, rates=rates.tolist(), end=len(rates)) for rates in (down, up))
             pairs.append((next(curves), next(curves)))
         return pairs
-
-    def sealed(self) -> Self:
-        """Nothing to bind: the seed decides."""
-        return self
 
 
 def state_shares() -> tuple[float, float, float]:

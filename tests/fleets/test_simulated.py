@@ -203,25 +203,11 @@ def test_absences_of_the_same_client_add_up() -> None:
     assert seen == [[2], [], [0], [0, 1, 2]]
 
 
-def test_a_single_absence() -> None:
-    away = Absence(clients=(0,), start=3.0, end=6.0).gaps
-    assert [away.away(t) for t in (0.0, 2.99, 3.0, 5.99, 6.0, 100.0)] == [False, False, True, True, False, False]
-    assert [away.back(t) for t in (0.0, 5.0, 6.0, 7.0)] == [6.0, 6.0, math.inf, math.inf]
-
-
-def test_a_periodic_absence() -> None:
-    away = Absence(clients=(0,), start=3.0, end=6.0, every=10.0).gaps
-    assert [away.away(t) for t in (2.5, 3.0, 6.0, 12.5, 13.0, 15.5, 16.0, 103.0)] == [
-        False,
-        True,
-        False,
-        False,
-        True,
-        True,
-        False,
-        True,
-    ]
-    assert [away.back(t) for t in (0.0, 5.0, 6.5, 13.0, 19.5)] == pytest.approx([6, 6, 16, 16, 26])
+def test_an_absence_is_a_gap_once_or_again_and_again() -> None:
+    once, often = (Absence(clients=(0,), start=3.0, end=6.0, every=every).gaps for every in (None, 10.0))
+    assert [once.away(t) for t in (0.0, 2.99, 3.0, 5.99, 6.0, 13.0)] == [False, False, True, True, False, False]
+    assert [once.back(t) for t in (0.0, 5.0, 6.0, 7.0)] == [6.0, 6.0, math.inf, math.inf]
+    assert (often.edges, often.period, often.shift) == ((3.0, 6.0), 10.0, 0.0)
 
 
 @pytest.mark.parametrize(("every", "end"), [(0.4, 0.1), (141.64, 107.17), (0.3, 0.3), (7.7, 2.2), (1e4 / 3, 1e3 / 7)])
