@@ -221,6 +221,12 @@ def test_a_client_is_back_when_its_absence_ends_whatever_the_rounding(every: flo
         assert not away.away(back)
         assert away.away(back - end / 4), "and away before"
         now = back + (every - end) / 2 + 1e-6
+    now = 1e9
+    for _ in range(300):
+        back = away.back(now)
+        assert now < back <= now + every * (1 + 1e-6)
+        assert not away.away(back)
+        now = back + every / 1000
 
 
 @pytest.mark.parametrize(
