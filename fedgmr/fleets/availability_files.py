@@ -20,7 +20,7 @@ _CONVERSION = (
     "python -c \"import json, pickle, sys; json.dump(pickle.load(open(sys.argv[1], 'rb')), open(sys.argv[2], 'w'))\" "
     "IN OUT.json"
 )
-Stretch = tuple[float, float]  # on, off
+_Stretch = tuple[float, float]  # on, off
 
 
 def read_devices(content: bytes, told: str, every: float | None = None) -> dict[str, Gaps]:
@@ -47,7 +47,7 @@ def read_devices(content: bytes, told: str, every: float | None = None) -> dict[
         raise SettingError(f"{told}, which is empty: give lines `client on off`.")
     if text.lstrip()[0] in "{[":
         return {name: _device(told, name, entry, every) for name, entry in _devices(text, told)}
-    found: dict[str, list[Stretch]] = {}
+    found: dict[str, list[_Stretch]] = {}
     for line, name, stretch in _lines(text, told):
         _add(found.setdefault(name, []), stretch, f"{told}, line {line}")
     if not found:
@@ -55,7 +55,7 @@ def read_devices(content: bytes, told: str, every: float | None = None) -> dict[
     return {name: _gaps(stretches, every, f"{told}, client {name}") for name, stretches in found.items()}
 
 
-def _lines(text: str, told: str) -> Iterator[tuple[int, str, Stretch]]:
+def _lines(text: str, told: str) -> Iterator[tuple[int, str, _Stretch]]:
     """The lines of a table: number, device, when it is there. Empty ones and those that begin with # do not count."""
     columns: Sequence[int] | None = None
     separator = None
@@ -103,7 +103,7 @@ def _device(told: str, name: str, entry: Any, every: float | None) -> Gaps:
         raise SettingError(
             f"{place} has {len(active)} moments under active and {len(inactive)} under inactive: give as many of both."
         )
-    stretches: list[Stretch] = []
+    stretches: list[_Stretch] = []
     for on, off in zip(active, inactive, strict=True):
         _add(stretches, (_seconds(on, place), _seconds(off, place)), place)
     if every is None and entry.get("finish_time") is not None:
@@ -122,7 +122,7 @@ def _seconds(word: Any, place: str) -> float:
     return number
 
 
-def _add(stretches: list[Stretch], stretch: Stretch, place: str) -> None:
+def _add(stretches: list[_Stretch], stretch: _Stretch, place: str) -> None:
     on, off = stretch
     if off <= on:
         raise SettingError(f"{place}: off is {off:g} and on {on:g}: give an end after its beginning.")
@@ -131,7 +131,7 @@ def _add(stretches: list[Stretch], stretch: Stretch, place: str) -> None:
     stretches.append(stretch)
 
 
-def _gaps(stretches: Sequence[Stretch], every: float | None, place: str) -> Gaps:
+def _gaps(stretches: Sequence[_Stretch], every: float | None, place: str) -> Gaps:
     """What is left between the stretches in which a device is there."""
     if not stretches:
         raise SettingError(f"{place} is never there: give it a stretch or leave it out.")

@@ -78,11 +78,6 @@ class Curve:
         """The moment from which on nothing is carried any more; infinity where the curve repeats."""
         return math.inf if self.repeats else max(0.0, (self.end - self.shift) / self.pace)
 
-    def rate(self, now: float) -> float:
-        """The rate at a moment."""
-        _, inside = self._place(now)
-        return self.scale * self.rates[bisect_right(self.starts, inside) - 1] if inside < self.end else 0.0
-
     def carried(self, begin: float, end: float) -> float:
         """The amount that is carried between two moments."""
         (first, inside), (last, until) = self._place(begin), self._place(end)

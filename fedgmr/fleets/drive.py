@@ -7,18 +7,19 @@ NSDI 2013): 5.2 Mbit/s down and 0.8 up on average, and 94 silent seconds in 17 m
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fedgmr.fleets.curves import Curve
+from fedgmr.fleets.traces import Trace
 from fedgmr.seeding import generator
 from fedgmr.settings.build import settle
 
 Rates = npt.NDArray[np.float64]
 
-MEASURED = (5.2, 0.8)  # Mbit/s down and up, on average
+_MEASURED = (5.2, 0.8)  # Mbit/s down and up, on average
 COMMUTE_REST = 2040  # seconds of a steady link that follow the 1,020 of a commuter's drive
 _GOOD, _WEAK, _SILENT = range(3)
 _DWELL = (30.0, 10.0, 4.0)  # mean seconds of a stay in each state
@@ -31,7 +32,7 @@ _MIB_OF_MBIT = 1e6 / 8 / 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drive:
+class Drive(Trace):
     """Generated drives, which clients share, each scaled to its link and from another second on."""
 
     kind: ClassVar[str] = "drive"
@@ -71,10 +72,6 @@ class Drive:
             pairs.append((next(curves), next(curves)))
         return pairs
 
-    def sealed(self) -> Self:
-        """Nothing to bind: the seed decides."""
-        return self
-
 
 def state_shares() -> tuple[float, float, float]:
     """The shares of time that the chain spends in good, weak and silent seconds."""
@@ -87,7 +84,7 @@ def state_shares() -> tuple[float, float, float]:
 def good_rates() -> tuple[float, float]:
     """The mean rates down and up of good seconds, MiB/s."""
     mean_level = sum(share * level for share, level in zip(state_shares(), _LEVEL, strict=True))
-    down, up = (mbit * _MIB_OF_MBIT / mean_level for mbit in MEASURED)
+    down, up = (mbit * _MIB_OF_MBIT / mean_level for mbit in _MEASURED)
     return down, up
 
 

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LARGEST = 1 << 29  # bytes; the traces of 100,000 devices have a fifth of it
 
 
-def find_file(given: str, key: str) -> Path:
+def _find_file(given: str, key: str) -> Path:
     """Return where the file lies that a user has given under `key`; SettingError where it is not there."""
     places = [Path(given).expanduser()]
     if root := os.environ.get(_VARIABLE):
@@ -37,7 +37,7 @@ def find_file(given: str, key: str) -> Path:
 
 def read_given(given: str, key: str, digest: str | None = None) -> bytes:
     """Read the file that a user has given under `key`; SettingError where its content has not the expected digest."""
-    path = find_file(given, key)
+    path = _find_file(given, key)
     size = path.stat().st_size
     if size > _LARGEST:
         raise SettingError(f"{key} is {show_value(given)}, a file of {size} bytes: give one of at most {_LARGEST}.")

@@ -43,11 +43,9 @@ class Link:
     def __post_init__(self) -> None:
         for name in ("down", "up"):
             rate = getattr(self, name)
-            if rate is None and self.trace is not None:
-                continue
-            if rate is None:
+            if rate is None and self.trace is None:
                 raise ValueError(f"{name} is missing: give a rate above 0, in MiB/s, or a trace.")
-            if not isinstance(rate, int | float) or not rate > 0:
+            if rate is not None and not (isinstance(rate, int | float) and rate > 0):
                 raise ValueError(f"{name} is {rate!r}: give a rate above 0, in MiB/s.")
         settle(self)
 

@@ -39,13 +39,10 @@ def plan_transmissions(shipments: Sequence[Shipment], *, ims: bool, shared: bool
     if not (ims or shared):
         return [Transmission(span=(0, shipment.level), receivers=[shipment]) for shipment in shipments]
     lasts = sorted({shipment.level for shipment in shipments})
-    if not ims:
-        return [
-            Transmission(span=(0, last), receivers=[shipment for shipment in shipments if shipment.level == last])
-            for last in lasts
-        ]
-    firsts = [0, *(last + 1 for last in lasts)]
+    firsts = [0, *(last + 1 for last in lasts)] if ims else [0] * len(lasts)
     return [
-        Transmission(span=(first, last), receivers=[shipment for shipment in shipments if shipment.level >= last])
+        Transmission(
+            span=(first, last), receivers=[s for s in shipments if s.level == last or (ims and s.level > last)]
+        )
         for first, last in zip(firsts, lasts, strict=False)
     ]

@@ -7,15 +7,16 @@ are in `traces.py`.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fedgmr.exchange import Shipment
 from fedgmr.fleets.links import Link
-from fedgmr.fleets.multicast import Transmission, plan_transmissions
+from fedgmr.fleets.multicast import plan_transmissions
 from fedgmr.fleets.presence import Presence
 from fedgmr.fleets.sizes import Sizes
 from fedgmr.fleets.traces import deal_traces, fit_curves
@@ -119,6 +120,15 @@ class Trip:
     lost: bool = False
 
 
+class _Object(NamedTuple):
+    """An object on its way to a client: when it leaves the server and has left, its last level, its map's bytes."""
+
+    begin: float
+    end: float
+    last: int
+    map_bytes: int
+
+
 class Network:
     """Links, the shared uplink and its queue; arrival times depend on sizes and named noise, never on training."""
 
@@ -144,21 +154,27 @@ class Network:
         self.server_bytes = 0
         # By client: the level map it holds, as (version, highest level known).
         self.known_maps: dict[int, tuple[int, int]] = {}
+        self.lost: Counter[int] = Counter()  # by client: tasks that were lost, each of which comes again
 
     def send(self, shipments: Sequence[Shipment], now: float) -> list[Trip]:
         """Send what is dispatched together at `now`."""
+        if not shipments:
+            return []
         shipments = sorted(shipments, key=lambda shipment: (shipment.level, shipment.client))
         clock = max(now, self.uplink_free)
         rate = self._server_rate(shipments)
-        downloads = {shipment.client: _Download() for shipment in shipments}
+        downloads: dict[int, list[_Object]] = {shipment.client: [] for shipment in shipments}
         for transmission in plan_transmissions(shipments, ims=self.ims, shared=self.settings.sends == "shared"):
-            maps = [self._map_bytes(transmission, receiver) for receiver in transmission.receivers]
-            size = self.sizes.values(transmission.receivers[0].levels, *transmission.span) + max(maps)
+            receivers, levels = transmission.receivers, transmission.receivers[0].levels
+            lacking = [transmission.lacking(receiver, self.known_maps) for receiver in receivers]
+            maps = {part: self.sizes.level_map(levels, *part) for part in lacking if part}  # each leaves once
+            size = self.sizes.values(levels, *transmission.span) + sum(maps.values())
             self.server_bytes += size
             begin, clock = clock, clock + size / rate
             self.uplink_free = clock
-            for receiver, level_map in zip(transmission.receivers, maps, strict=True):
-                downloads[receiver.client].add(begin, clock, transmission.span[1], level_map)
+            for receiver, part in zip(receivers, lacking, strict=True):
+                sent = _Object(begin, clock, transmission.span[1], maps[part] if part else 0)
+                downloads[receiver.client].append(sent)
         trips = [self._trip(shipment, downloads[shipment.client]) for shipment in shipments]
         for shipment in shipments:
             self.known_maps[shipment.client] = (shipment.map_version, shipment.level)
@@ -190,18 +206,14 @@ class Network:
         own = self.links[client].compute_seconds
         return self.settings.compute_seconds if own is None else own
 
-    def _map_bytes(self, transmission: Transmission, receiver: Shipment) -> int:
-        """Bytes of the part of the level map that the client lacks."""
-        part = transmission.lacking(receiver, self.known_maps)
-        return 0 if part is None else self.sizes.level_map(receiver.levels, *part)
-
-    def _trip(self, shipment: Shipment, download: "_Download") -> Trip:
-        client = shipment.client
-        down = self.sizes.download(shipment.levels, download.cuts) + download.map_bytes
+    def _trip(self, shipment: Shipment, download: Sequence[_Object]) -> Trip:
+        client, left = shipment.client, download[-1].end
+        cuts = [sent.last for sent in download]
+        down = self.sizes.download(shipment.levels, cuts) + sum(sent.map_bytes for sent in download)
         up = self.sizes.update(shipment.levels, shipment.level)
-        noise_down, noise_up = self._noise(shipment)
-        begin = download.first_byte if self.settings.cut_through else download.last_byte
-        ready = max(download.last_byte, self._carried(client, 0, begin, down, noise_down))
+        noise_down, noise_up = self._factors("network", shipment, self.settings.noise, 2)
+        begin = download[0].begin if self.settings.cut_through else left
+        ready = max(left, self._carried(client, 0, begin, down, noise_down))
         computed = self._passed(client, ready, self.training_seconds(client))
         arrival = self._carried(client, 1, computed, up, noise_up)
         return Trip(client=client, ready=ready, computed=computed, arrival=arrival, down=down, up=up)
@@ -220,39 +232,18 @@ class Network:
         return begin + seconds if self.presence is None else self.presence.finish(client, begin, seconds)
 
     def _server_rate(self, shipments: Sequence[Shipment]) -> float:
-        """Bytes per second of the uplink; its noise has the name of a shipment, as no two dispatches share one."""
-        rate = self.settings.server_rate * MIB * self.scale
-        if self.settings.server_noise == 0 or not shipments:
-            return rate
+        """Bytes per second of the uplink; its noise has the name of a shipment of the dispatch."""
         named = min(shipments, key=lambda shipment: shipment.client)
-        return rate / self._factors("uplink", named, self.settings.server_noise, 1)[0]
-
-    def _noise(self, shipment: Shipment) -> tuple[float, float]:
-        if self.settings.noise == 0:
-            return 1.0, 1.0
-        down, up = self._factors("network", shipment, self.settings.noise, 2)
-        return down, up
+        (factor,) = self._factors("uplink", named, self.settings.server_noise, 1)
+        return self.settings.server_rate * MIB * self.scale / factor
 
     def _factors(self, purpose: str, shipment: Shipment, sigma: float, count: int) -> list[float]:
-        """Factors on times."""
-        generated = generator(self.seed, purpose, shipment.client, shipment.first_batch)
+        """Factors on times; with the same ones a task that was lost would take as long again, and be lost again."""
+        if sigma == 0:
+            return [1.0] * count
+        lost = self.lost[shipment.client]
+        generated = generator(self.seed, purpose, shipment.client, shipment.first_batch, *([lost] if lost else []))
         draws = sigma * generated.standard_normal((count, self.settings.noise_draws))
-        if self.settings.noise_on == "rates":
-            return [float(factor) for factor in 1 / np.exp(draws).mean(axis=1)]
-        return [float(factor) for factor in np.exp(draws - sigma**2 / 2).mean(axis=1)]
-
-
-@dataclass(kw_only=True)
-class _Download:
-    """One client's share of the objects of a dispatch."""
-
-    first_byte: float = math.inf  # when it leaves the server
-    last_byte: float = 0.0  # when it has left
-    cuts: list[int] = field(default_factory=list)  # the last levels of the objects
-    map_bytes: int = 0
-
-    def add(self, begin: float, end: float, cut: int, map_bytes: int) -> None:
-        """Take in an object that leaves between two moments."""
-        self.first_byte, self.last_byte = min(self.first_byte, begin), end
-        self.cuts.append(cut)
-        self.map_bytes += map_bytes
+        on_rates = self.settings.noise_on == "rates"
+        factors = 1 / np.exp(draws).mean(axis=1) if on_rates else np.exp(draws - sigma**2 / 2).mean(axis=1)
+        return [float(factor) for factor in factors]

@@ -10,7 +10,8 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+from fedgmr.fleets.curves import Curve
 
 _ROUNDING = 1e-9  # seconds; a return computed by `turn` must not fall just before itself in `away`
 _ULPS = 4  # the same where seconds are so many that their last digit is more than that
@@ -52,16 +53,6 @@ class Gaps:
             return began + self.edges[index]
         # An infinite period never comes again.
         return began + self.period + self.edges[index - len(self.edges)] if self.edges else math.inf
-
-
-class Carrier(Protocol):
-    """Something that takes time, such as a link that carries bytes."""
-
-    def carried(self, begin: float, end: float) -> float:
-        """The amount that is done between two moments."""
-
-    def finish(self, begin: float, amount: float) -> float:
-        """The moment at which an amount is done."""
 
 
 class Presence:
@@ -118,18 +109,18 @@ class Presence:
         start, end = next(self.stretches(client, now), (math.inf, math.inf))
         return end if start == now else now
 
-    def finish(self, client: int, begin: float, amount: float, carrier: Carrier | None = None) -> float:
+    def finish(self, client: int, begin: float, amount: float, link: Curve | None = None) -> float:
         """The moment at which a client has done an amount that stands still while it is away; infinity for never.
 
-        Without a carrier the amount is in seconds.
+        The amount is what a link carries; without one it is seconds.
         """
         for start, end in self.stretches(client, begin) if begin < math.inf else ():
-            if carrier is None:
+            if link is None:
                 done = end - start
                 last = start + amount
             else:
-                done = math.inf if end == math.inf else carrier.carried(start, end)
-                last = carrier.finish(start, amount)
+                done = math.inf if end == math.inf else link.carried(start, end)
+                last = link.finish(start, amount)
             if last <= end or done >= amount:
                 return min(last, end)
             amount -= done

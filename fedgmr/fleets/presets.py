@@ -36,7 +36,7 @@ _OF_FIVE: Mapping[str, tuple[int, ...]] = {
     "low": (1, 1, 1, 1, 1),
 }
 # Fleets with the links of `spread.py`: how their rates vary.
-VARYING: Mapping[str, Drive | None] = {"lte": Drive(), "commute": Drive(rest=COMMUTE_REST), "day_night": None}
+_VARYING: Mapping[str, Drive | None] = {"lte": Drive(), "commute": Drive(rest=COMMUTE_REST), "day_night": None}
 _SHORT_DAYS = DayNight(day=0.4, night=0.15, spread=0.2)  # hours: 24 minutes, 9 and 12
 CONV2_PARAMETERS = 6_603_710  # what the paper's bandwidths were chosen for
 
@@ -157,7 +157,7 @@ class FleetSettings:
 
     @property
     def _trace(self) -> Trace | None:
-        return VARYING.get(self.name) if self.trace is None else self.trace
+        return _VARYING.get(self.name) if self.trace is None else self.trace
 
     @property
     def _availability(self) -> Availability | None:
@@ -166,7 +166,7 @@ class FleetSettings:
     def _named_links(self) -> list[Link]:
         """The links of the composition, fastest first."""
         clients = self.clients or 10
-        if self.name in VARYING:
+        if self.name in _VARYING:
             return spread_links(clients)
         counts = _OF_FIVE[self.name] if clients == 5 else _scaled(COMPOSITIONS[self.name], clients)
         return [link for link, count in zip(CLASSES, counts, strict=True) for _ in range(count)]

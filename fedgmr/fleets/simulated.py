@@ -167,6 +167,7 @@ class SimulatedFleet:
         self._doomed.discard(client)
         self._sent.pop(client, None)
         self.network.known_maps.pop(client, None)
+        self.network.lost[client] += 1
         self.refused["left"] += 1
         self._news.append(News(client=client, lost=True))
 
@@ -209,6 +210,7 @@ class SimulatedFleet:
         """The state of the fleet without its tasks, which the server keeps, as JSON-ready data."""
         further: dict[str, Any] = {} if self.meter is None else {"meter": self.meter.state()}
         further |= {"doomed": sorted(self._doomed)} if self._doomed else {}
+        further |= {"lost": sorted(self.network.lost.items())} if self.network.lost else {}
         further |= {} if self._trips is None else {"trips": self._trips}
         return {
             "now": self.now,
@@ -229,8 +231,7 @@ class SimulatedFleet:
         if "queue" not in state:
             raise ValueError("This is a deployed run, not a simulation: go on with `fedgmr deploy --resume RUN`.")
         self.now = state["now"]
-        self._queue = [(arrival, number, client, up) for arrival, number, client, up in state["queue"]]
-        heapq.heapify(self._queue)
+        self._queue = [(arrival, number, client, up) for arrival, number, client, up in state["queue"]]  # sorted
         self._tasks = dict(tasks)
         self.presence.advance(self.now)
         self._idle = self._without_task()
@@ -239,6 +240,7 @@ class SimulatedFleet:
         self.refused = Counter(state.get("refused", {}))
         self.network.server_bytes, self.network.uplink_free = state["bytes_server"], state["uplink_free"]
         self.network.known_maps = {client: (version, level) for client, version, level in state["known_maps"]}
+        self.network.lost = Counter(dict(state.get("lost", ())))
         self._sent = {client: (sent, down) for client, (sent, down) in state.get("sent", ())}
         self._doomed = set(state.get("doomed", ()))
         if self._trips is not None:

@@ -9,8 +9,8 @@ from statistics import NormalDist
 
 from fedgmr.fleets.links import Link
 
-MEDIAN = (3.0, 0.75)  # MiB/s down and up, four to one as in the paper's classes
-SPREAD = 20.0  # rate of the fastest class by that of the slowest
+_MEDIAN = (3.0, 0.75)  # MiB/s down and up, four to one as in the paper's classes
+_SPREAD = 20.0  # rate of the fastest class by that of the slowest
 _LADDER = (0.05, 0.1, 0.2, 0.5, 1.0)
 _CLASSES = 10
 
@@ -27,12 +27,12 @@ def _classes() -> list[Link]:
     """Quantiles 95 %, 85 %, ..., 5 %, each with the largest density of at most rate / fastest rate (A31)."""
     normal = NormalDist()
     quantiles = [normal.inv_cdf(1 - (number + 0.5) / _CLASSES) for number in range(_CLASSES)]
-    sigma = math.log(SPREAD) / (quantiles[0] - quantiles[-1])
+    sigma = math.log(_SPREAD) / (quantiles[0] - quantiles[-1])
     factors = [math.exp(sigma * quantile) for quantile in quantiles]
     return [
         Link(
-            down=MEDIAN[0] * factor,
-            up=MEDIAN[1] * factor,
+            down=_MEDIAN[0] * factor,
+            up=_MEDIAN[1] * factor,
             density=max((density for density in _LADDER if density <= factor / factors[0]), default=_LADDER[0]),
         )
         for factor in factors

@@ -30,11 +30,12 @@ class Trace(Protocol):
         """The curves, at their own rates, one pair or a pool of which each client has one; none is silent for ever."""
 
     def sealed(self) -> Self:
-        """The trace, bound to the content of its files."""
+        """The trace, bound to the content of the files that it needs."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileTrace:
+class FileTrace(Trace):
     """A trace from files."""
 
     kind: ClassVar[str] = "file"

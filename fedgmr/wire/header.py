@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from fedgmr.wire.precision import ValueType
 from fedgmr.wire.refusals import Reason, Refused
 
-MAGIC = b"FGMR"
+_MAGIC = b"FGMR"
 FORMAT = 1
 EVERYONE = 2**32 - 1  # the client id of an object that several clients share
 ABOVE = 255  # the level of a coordinate that no known part of the map keeps; hence 254 is the highest level
@@ -69,8 +69,8 @@ class Header:
             raise Refused(Reason.LENGTH, f"{len(data)} bytes are less than a header of {HEADER_BYTES}")
         magic, form, kind, code, first, last, reserved, *rest = _LAYOUT.unpack_from(data)
         client, run, version, map_version, count, buffers = rest
-        if magic != MAGIC:
-            raise Refused(Reason.MAGIC, f"begins with {magic!r} instead of {MAGIC!r}")
+        if magic != _MAGIC:
+            raise Refused(Reason.MAGIC, f"begins with {magic!r} instead of {_MAGIC!r}")
         if form != FORMAT:
             raise Refused(Reason.FORMAT, f"format {form}; this release reads format {FORMAT}")
         if kind not in Kind.__members__.values():
@@ -99,7 +99,7 @@ class Header:
             ValueError: A field does not fit its width.
         """
         self._check_rules()
-        kind = (MAGIC, FORMAT, self.kind, _VALUE_TYPES.index(self.value_type), self.first, self.last, 0)
+        kind = (_MAGIC, FORMAT, self.kind, _VALUE_TYPES.index(self.value_type), self.first, self.last, 0)
         stamp = (self.stamp.client, self.stamp.run, self.stamp.version, self.stamp.map_version)
         try:
             pieces = [_LAYOUT.pack(*kind, *stamp, self.count, self.buffers), *body]

@@ -141,6 +141,8 @@ def test_a_tick_looks_only_at_those_who_come_or_go(monkeypatch: pytest.MonkeyPat
 def test_work_stands_still_while_its_client_is_away() -> None:
     at = Presence({0: [Gaps(edges=(5.0, 8.0), period=10.0)], 1: [Gaps(edges=(5.0, math.inf))]})
     assert at.finish(0, 4.0, 1.0) == 5.0, "done when it leaves"
+    rounded = Presence({0: [Gaps(edges=(0.9, 20.0))]})
+    assert rounded.finish(0, 0.3, 0.9 - 0.3) == 0.9, "though 0.3 + (0.9 - 0.3) is more than 0.9"
     assert at.finish(0, 4.0, 3.0) == pytest.approx(10.0), "a second, three away, two more"
     assert at.finish(0, 6.0, 15.0) == pytest.approx(29.0), "from 8 to 15 and 18 to 25 seven each, and one from 28 on"
     assert at.finish(2, 4.0, 3.0) == 7.0

@@ -48,6 +48,11 @@ def test_a_client_lacks_what_is_above_the_map_it_holds(
     assert Transmission(span=(1, 3), receivers=[receiver]).lacking(receiver, known) == part
 
 
+def test_a_part_begins_with_its_object() -> None:
+    receiver = shipment(7, 3)
+    assert Transmission(span=(2, 3), receivers=[receiver]).lacking(receiver, {7: (4, 0)}) == (2, 3)
+
+
 def test_nobody_lacks_a_map_that_follows_from_the_recipe() -> None:
     receiver = replace(shipment(7, 0), levels=LevelMap.full(4))
     assert Transmission(span=(0, 0), receivers=[receiver]).lacking(receiver, {}) is None

@@ -174,6 +174,14 @@ def test_with_ims_the_map_travels_if_anybody_lacks_it() -> None:
     assert bytes_down(net, task(0, 1), task(1, 2)) == [6, 14 + 1, 14 + 1]
 
 
+def test_different_parts_of_a_map_are_different_objects() -> None:
+    net = network(ims=True, known=False, links=[LINKS[0]] * 3)
+    net.known_maps = {0: (0, 0), 1: (0, 1)}
+    # Client 0 lacks parts 1 and 2, client 1 part 2, client 2 all three: 2, 1 and 3 MiB leave beside the 14 of values.
+    assert bytes_down(net, task(0, 2), task(1, 2), task(2, 2)) == [14 + 2, 14 + 1, 14 + 3, 14 + 6]
+    assert net.uplink_free == 10.0
+
+
 def test_map_bytes_take_time() -> None:
     net = network(ims=False, known=False)
     # 3 MiB leave until 1.5 and are downloaded at 1 MiB/s until 3.
@@ -207,7 +215,7 @@ def test_noise_has_mean_one_on_download_and_upload() -> None:
         begin = net.uplink_free
         (trip,) = net.send([task(0, 0, first_batch=n)], 0.0)
         both = (trip.arrival - begin - 1.0) / 2.0  # 1 s on the uplink, then 2 MiB each way at 1 MiB/s
-        down, up = net._noise(task(0, 0, first_batch=n))
+        down, up = net._factors("network", task(0, 0, first_batch=n), 0.5, 2)
         assert both == pytest.approx(down + up)
         downs.append(down)
         ups.append(up)
@@ -219,12 +227,12 @@ def test_noise_has_mean_one_on_download_and_upload() -> None:
 
 def test_noise_on_rates_is_the_mean_of_draws() -> None:
     net = network(ims=False, noise=0.3, noise_on="rates", noise_draws=20)
-    factors = 1 / np.array([net._noise(task(0, 0, first_batch=n)) for n in range(3000)])
+    factors = 1 / np.array([net._factors("network", task(0, 0, first_batch=n), 0.3, 2) for n in range(3000)])
     # exp(0.3^2 / 2) = 1.046; a draw deviates by 1.046 x sqrt(exp(0.09) - 1) = 0.321, the mean of twenty by 0.072.
     assert factors.mean() == pytest.approx(1.046, abs=0.003)
     assert factors.std() == pytest.approx(0.072, abs=0.002)
-    single = network(ims=False, noise=0.3, noise_on="rates")._noise(task(0, 0))
-    timed = network(ims=False, noise=0.3)._noise(task(0, 0))  # the same normal draw z: exp(0.3 z - 0.045)
+    single = network(ims=False, noise_on="rates")._factors("network", task(0, 0), 0.3, 2)
+    timed = network(ims=False)._factors("network", task(0, 0), 0.3, 2)  # the same normal draw z: exp(0.3 z - 0.045)
     assert np.multiply(single, timed) == pytest.approx(np.exp(-0.045))  # and exp(-0.3 z) is of the other sign
 
 
@@ -241,6 +249,17 @@ def test_the_servers_noise_belongs_to_a_dispatch() -> None:
     rates = [1 / busy(task(0, 0, first_batch=n), noise_draws=20) for n in range(1000)]
     assert np.mean(rates) == pytest.approx(np.exp(0.005), abs=0.002)
     assert np.std(rates) == pytest.approx(0.1008 / np.sqrt(20), rel=0.1)
+
+
+def test_a_transfer_that_is_repeated_has_noise_of_its_own() -> None:
+    def sent(lost: int, client: int = 0) -> tuple[float, float]:
+        net = network(ims=True, noise=0.3, server_noise=0.1)
+        net.lost[0] = lost
+        return net.send([task(client, 0, first_batch=5)], 0.0)[0].arrival, net.uplink_free
+
+    assert len({moment for lost in range(3) for moment in sent(lost)}) == 6
+    assert sent(1) == sent(1)
+    assert sent(1, client=1) == sent(0, client=1), "the other clients' stays"
 
 
 WEIGHTS, DENSE = 6_601_504, 2_206
@@ -272,6 +291,13 @@ def test_paper_sizes_of_a_full_model() -> None:
     sizes = PaperSizes(weights=800, dense=20)
     levels = LevelMap.full(820)
     assert sizes.values(levels, 0, 0) == sizes.update(levels, 0) == 3200 + 100 + 80
+
+
+def test_paper_sizes_where_parameters_that_are_always_kept_come_late() -> None:
+    # 10 of 820 coordinates, then the other 810, of which no more than 800 are weights.
+    sizes = PaperSizes(weights=800, dense=20)
+    levels = LevelMap(torch.tensor([0] * 10 + [1] * 810, dtype=torch.uint8), (0.01, 1.0))
+    assert sizes.values(levels, 1, 1) == 3200 + 100 + 80
 
 
 def test_values_with_indices() -> None:
@@ -318,7 +344,7 @@ def test_the_round_of_the_papers_table(conv2: LevelMap) -> None:
     assert seconds[False] == pytest.approx((25.183 * 2.1 + 10 * 0.795) / 10 + 0.5 + upload, rel=1e-3)
 
 
-@pytest.mark.parametrize("value_type", [ValueType.FP32, ValueType.FP16])
+@pytest.mark.parametrize("value_type", list(ValueType))
 @pytest.mark.parametrize("buffers", [0, 3])
 def test_wire_sizes_are_encoded_lengths(value_type: ValueType, buffers: int) -> None:
     scores = torch.sin(torch.arange(500.0))
@@ -355,6 +381,13 @@ def test_wire_sizes_are_encoded_lengths(value_type: ValueType, buffers: int) -> 
     assert sizes.download(levels, [4]) == sizes.values(levels, 0, 4)
     split = sizes.values(levels, 0, 1) + sizes.values(levels, 2, 2) + sizes.values(levels, 3, 4)
     assert sizes.download(levels, [1, 2, 4]) == split == sizes.download(levels, [4]) + 2 * 56
+
+
+def test_buffers_of_every_width_go_down_and_those_of_its_own_widths_come_up(conv2: LevelMap) -> None:
+    shared, own = WireSizes(buffers=7), WireSizes(buffers=7, per_width=True)
+    assert own.values(conv2, 0, 2) - shared.values(conv2, 0, 2) == 4 * 7 * 4, "five blocks instead of one"
+    assert own.values(conv2, 1, 2) == shared.values(conv2, 1, 2), "they travel with level 0"
+    assert [own.update(conv2, level) - shared.update(conv2, level) for level in range(3)] == [0, 4 * 7, 4 * 7 * 2]
 
 
 def test_a_full_model_needs_no_level_map() -> None:
@@ -472,6 +505,13 @@ def test_a_client_that_is_away_goes_on_where_it_was() -> None:
     # client 0: a MiB until 1 and another from 4 on; 0.2 s of its training until 5.2, 0.3 from 6 on; 0.5 s up
     assert (first.ready, first.computed, first.arrival) == pytest.approx((5, 6.3, 6.8))
     assert (second.ready, second.computed, second.arrival) == (3, 4, 6), "always there"
+
+
+def test_noise_is_the_same_for_a_client_that_may_leave() -> None:
+    links = [TRACED, LINKS[1]]
+    stays, leaves = (network(ims=True, noise=0.3, links=links) for _ in range(2))
+    leaves.presence = Presence({client: [Gaps(edges=(900.0, 950.0))] for client in (0, 1)})
+    assert leaves.send(TASKS[:2], 0.0) == stays.send(TASKS[:2], 0.0)
 
 
 def test_a_link_that_stops_or_stands_still_with_its_client() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -33,6 +34,7 @@ class Timetable:
         self.seconds, self.settings = seconds, NetworkSettings(merge_seconds=merge_seconds)
         self.server_bytes, self.uplink_free = 0, 0.0
         self.known_maps: dict[int, tuple[int, int]] = {}
+        self.lost = Counter[int]()
 
     def send(self, tasks: Sequence[ClientTask], now: float) -> list[Trip]:
         self.server_bytes += 10 * len(tasks)
@@ -201,25 +203,11 @@ def test_absences_of_the_same_client_add_up() -> None:
     assert seen == [[2], [], [0], [0, 1, 2]]
 
 
-def test_a_single_absence() -> None:
-    away = Absence(clients=(0,), start=3.0, end=6.0).gaps
-    assert [away.away(t) for t in (0.0, 2.99, 3.0, 5.99, 6.0, 100.0)] == [False, False, True, True, False, False]
-    assert [away.back(t) for t in (0.0, 5.0, 6.0, 7.0)] == [6.0, 6.0, math.inf, math.inf]
-
-
-def test_a_periodic_absence() -> None:
-    away = Absence(clients=(0,), start=3.0, end=6.0, every=10.0).gaps
-    assert [away.away(t) for t in (2.5, 3.0, 6.0, 12.5, 13.0, 15.5, 16.0, 103.0)] == [
-        False,
-        True,
-        False,
-        False,
-        True,
-        True,
-        False,
-        True,
-    ]
-    assert [away.back(t) for t in (0.0, 5.0, 6.5, 13.0, 19.5)] == pytest.approx([6, 6, 16, 16, 26])
+def test_an_absence_is_a_gap_once_or_again_and_again() -> None:
+    once, often = (Absence(clients=(0,), start=3.0, end=6.0, every=every).gaps for every in (None, 10.0))
+    assert [once.away(t) for t in (0.0, 2.99, 3.0, 5.99, 6.0, 13.0)] == [False, False, True, True, False, False]
+    assert [once.back(t) for t in (0.0, 5.0, 6.0, 7.0)] == [6.0, 6.0, math.inf, math.inf]
+    assert (often.edges, often.period, often.shift) == ((3.0, 6.0), 10.0, 0.0)
 
 
 @pytest.mark.parametrize(("every", "end"), [(0.4, 0.1), (141.64, 107.17), (0.3, 0.3), (7.7, 2.2), (1e4 / 3, 1e3 / 7)])
@@ -233,6 +221,12 @@ def test_a_client_is_back_when_its_absence_ends_whatever_the_rounding(every: flo
         assert not away.away(back)
         assert away.away(back - end / 4), "and away before"
         now = back + (every - end) / 2 + 1e-6
+    now = 1e9
+    for _ in range(300):
+        back = away.back(now)
+        assert now < back <= now + every * (1 + 1e-6)
+        assert not away.away(back)
+        now = back + every / 1000
 
 
 @pytest.mark.parametrize(
@@ -322,6 +316,31 @@ def test_a_task_is_lost_when_its_client_leaves() -> None:
     assert at.executor.batches == [[0, 2]], "a lost task is not trained"  # type: ignore[attr-defined]
 
 
+def test_a_lost_task_is_sent_with_noise_of_its_own() -> None:
+    """A trip takes 10 s and noise, and its client is there for 10 of every 20 s; an equal draw would fail each time."""
+
+    def make() -> SimulatedFleet:
+        link = Link(down=1.0, up=88 / 10 / 2**20)  # an update has 88 bytes
+        network = Network(NetworkSettings(compute_seconds=0.0), [link], WireSizes(buffers=0), ims=True, seed=0)
+        away = make_presence(None, [Absence(clients=(0,), start=10.0, end=20.0, every=20.0)], 1, seed=0)
+        return SimulatedFleet(network, Echo(), 1, presence=away, on_leaving="lose")
+
+    def arrivals(at: SimulatedFleet, until: float) -> list[float]:
+        moments = []
+        while at.now < until:
+            at.dispatch([task(client) for client in at.free()], tick=0)
+            if at.collect(until=until, arrivals=min(1, at.in_flight)):
+                moments.append(at.now)
+        return moments
+
+    whole = arrivals(make(), 800.0)
+    assert 10 < len(whole) < 30, "in about half of the 40 stretches"
+    cut, resumed = make(), make()
+    first = arrivals(cut, 350.0)
+    resumed.restore(json.loads(json.dumps(cut.state())), {}, tick=1)
+    assert first + arrivals(resumed, 800.0) == whole
+
+
 def test_the_loop_goes_on_without_lost_tasks() -> None:
     one, both = ([Absence(clients=of, start=2.5, end=6.0)] for of in ((1,), (0, 1)))
     server, moments = loop(Synchronous(), one, on_leaving="lose")
@@ -349,6 +368,11 @@ def test_a_client_whose_link_has_stopped_gets_no_further_task() -> None:
     assert (at.now, at.free(), at.refused) == (6.0, [0], {"left": 1})
     at.collect(until=1e9)
     assert at.free() == [0]
+    away = [Absence(clients=(0,), start=1.0, end=2.0, every=5.0)]
+    at = fleet(math.inf, absences=away, stops={0: 8.0})
+    at.dispatch([task(0)], tick=0)
+    at.collect(until=math.inf, arrivals=1)
+    assert at.now == 8.0, "it has come back twice before"
     _, moments = loop(Synchronous(), [], stops={0: 4.5, 1: 4.5}, on_leaving="lose")
     assert moments == [1, 2, 3, 4, 4.5, 10], "nobody is left"
 
@@ -449,6 +473,12 @@ def test_a_client_remembers_what_was_collected() -> None:
     at.dispatch([task(0)], tick=1)
     at.collect(until=9.0, arrivals=1)
     assert at.memories == {0: 2.0}
+
+    lost = fleet(1.0, 5.0, absences=[Absence(clients=(1,), start=3.0, end=9.0)], on_leaving="lose")
+    lost.executor = Counting()
+    lost.dispatch([task(0), task(1)], tick=0)
+    lost.collect(until=2.0)
+    assert lost.executor.batches == [[0]], "what will be lost is not trained ahead"
 
     resumed = fleet(1.0, 5.0)
     resumed.executor = Counting()

@@ -80,14 +80,16 @@ def test_an_implied_map_never_travels() -> None:
 
 
 @pytest.mark.parametrize("ims", [True, False])
-@pytest.mark.parametrize("known", [{}, {0: (4, 0), 1: (4, 1), 2: (3, 3)}])
+@pytest.mark.parametrize("known", [{}, {0: (4, 0), 1: (4, 1), 2: (3, 3)}, {1: (4, 2), 2: (4, 1)}])
 def test_sizes_are_those_of_the_simulated_network(ims: bool, known: dict[int, tuple[int, int]]) -> None:
     tasks = [task(0, 1), task(1, 3), task(2, 3), task(3, 0)]
     links = [Link(down=1, up=1)] * 4
-    network = Network(NetworkSettings(), links, WireSizes(buffers=3), ims=ims, seed=0)
+    network = Network(NetworkSettings(sends="shared"), links, WireSizes(buffers=3), ims=ims, seed=0)
     network.known_maps = dict(known)
     trips = {trip.client: trip.down for trip in network.send(tasks, 0.0)}
-    assert {packed.task.client: packed.size for packed in pack(tasks, known, ims=ims)} == trips
+    packed = pack(tasks, known, ims=ims)
+    assert {one.task.client: one.size for one in packed} == trips
+    assert shared_size(packed) == network.server_bytes
 
 
 def test_shared_objects_are_shared_arrays() -> None:
