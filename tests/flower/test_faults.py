@@ -15,6 +15,7 @@ from flwr.app import Context, Message
 
 from fedgmr import wire
 from fedgmr.exchange import Diverged
+from fedgmr.experiments.run import run_recipe
 from fedgmr.flower.answers import reply
 from fedgmr.flower.client.client_app import app
 from fedgmr.flower.server.fleet import LOOK
@@ -367,6 +368,17 @@ def test_where_all_clients_diverge_the_run_has_diverged(method: str, rules: dict
         run.drive(6)
     assert run.fleet.refused["client-diverged"] == 3
     assert run.server.tick <= 1
+
+
+def test_weights_too_large_for_16_bits_are_divergence(tmp_path: Path) -> None:
+    """They are finite where they were trained, so only writing them down shows it; a simulation ends in the same way."""
+    training = {"batch_size": 10, "steps": 1, "learning_rate": 1e6}
+    run = Deployed(partitions(3, tmp_path), sections={"network": {"values": "fp16"}, "training": training})
+    with pytest.raises(Diverged, match="3 of 3 clients are out of bounds"):
+        run.drive(6)
+    assert run.fleet.refused == {"client-diverged": 3}
+    with pytest.raises(Diverged, match="3 of 3 clients are out of bounds"):
+        run_recipe(run.assembly.recipe, None)
 
 
 def test_a_client_that_says_that_it_diverges_stops_nobody(tmp_path: Path) -> None:
