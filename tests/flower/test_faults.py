@@ -371,7 +371,7 @@ def test_where_all_clients_diverge_the_run_has_diverged(method: str, rules: dict
 
 
 def test_weights_too_large_for_16_bits_are_divergence(tmp_path: Path) -> None:
-    """They are finite where they were trained, so only writing them down shows it; a simulation ends in the same way."""
+    """They are finite where they were trained, so only writing them down shows it; a simulation ends likewise."""
     training = {"batch_size": 10, "steps": 1, "learning_rate": 1e6}
     run = Deployed(partitions(3, tmp_path), sections={"network": {"values": "fp16"}, "training": training})
     with pytest.raises(Diverged, match="3 of 3 clients are out of bounds"):

@@ -102,7 +102,7 @@ def assemble_deployed(
         )
     links, wanted = recipe.fleet.resolved_links(), recipe.deployment.min_clients
     if wanted is not None and wanted > len(links):
-        raise SettingError(f"deployment.min_clients is {wanted}: the fleet has {len(links)} clients; give at most that.")
+        raise SettingError(f"deployment.min_clients is {wanted}: the fleet has {len(links)} clients, give no more.")
     made = make_task(recipe)
     recipe = resolve(recipe, made)
     task = as_evaluated(made, recipe).to(usable_device(recipe.device))
