@@ -132,6 +132,13 @@ def test_a_deployed_run_ends_early_as_its_recipe_says(recipe: Path, tmp_path: Pa
     assert clock.now() < 60.0
 
 
+def test_the_server_computes_with_the_threads_of_its_recipe(recipe: Path, tmp_path: Path) -> None:
+    clock, before = VirtualClock(), torch.get_num_threads()
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "overrides": "execution.threads=2 seconds=15"}
+    assert run(grid(tmp_path, clock), RUN, config, clock)[1].summary["versions"]["threads"] == "2"
+    assert torch.get_num_threads() == before
+
+
 def test_a_watcher_ends_a_deployed_run_which_a_resume_continues(recipe: Path, tmp_path: Path) -> None:
     class Third(Watcher):
         def after_tick(self, state: Any) -> Stop | None:

@@ -75,7 +75,7 @@ def run(
     else:
         recipe = load_recipe(_recipe_source(str(config.get("recipe", "quickstart"))), _overrides(config))
         directory = Path(output) if output else _new_directory(recipe.name)
-    with locked(directory) if resume else contextlib.nullcontext():
+    with recipe.execution.own_threads(), locked(directory) if resume else contextlib.nullcontext():
         assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
         title = recipe.method.title or recipe.method.name
         try:
