@@ -8,7 +8,7 @@ from typing import Any
 
 from fedgmr.cli.arguments import RecipeWords
 from fedgmr.cli.duration import add_yes, approve, fewer_seconds
-from fedgmr.cli.onward import spoken
+from fedgmr.cli.onward import resuming
 from fedgmr.cli.runs import finish_run
 from fedgmr.cli.verbs import HELP
 from fedgmr.experiments.rundir import check_unused, read_recipe
@@ -68,7 +68,10 @@ def _local(given: argparse.Namespace) -> int:
     expected = start + given.clients * between_nodes() + recipe.seconds
     approve(expected, [fewer_seconds(recipe, expected)], given)
     return _watched(
-        directory, recipe, lambda row: deploy_local(recipe, directory, tls=given.tls, follow=row.follow, notify=_notify)
+        given,
+        directory,
+        recipe,
+        lambda row: deploy_local(recipe, directory, tls=given.tls, follow=row.follow, notify=_notify),
     )
 
 
@@ -79,7 +82,7 @@ def _resume(given: argparse.Namespace) -> int:
         raise SettingError("deploy needs to know where: give local, init, or --resume RUN.")
     directory = Path(given.resume)
     recipe = read_recipe(directory)
-    return _watched(directory, recipe, lambda row: resume_local(directory, follow=row.follow, notify=_notify))
+    return _watched(given, directory, recipe, lambda row: resume_local(directory, follow=row.follow, notify=_notify))
 
 
 def _init(given: argparse.Namespace) -> None:
@@ -93,14 +96,16 @@ def _init(given: argparse.Namespace) -> None:
     print(f"Flower app: {given.folder}. Its README.md has the commands for server and nodes.")
 
 
-def _watched(directory: Path, recipe: Recipe, perform: Callable[[RunRow], dict[str, Any]]) -> int:
+def _watched(
+    given: argparse.Namespace, directory: Path, recipe: Recipe, perform: Callable[[RunRow], dict[str, Any]]
+) -> int:
     """Run a fleet to its end, and say how it ended."""
     try:
         with Display() as display:
             summary = perform(display.begin("", recipe.label, recipe.seconds))
     except KeyboardInterrupt:
-        again = f"`{spoken(['deploy', '--resume', str(directory)])}` goes on from the last checkpoint"
-        print(f"fedgmr: interrupted; the fleet was stopped; {again}.", file=sys.stderr)
+        again = resuming(directory, recipe, given.command, ("deploy", "--resume"))
+        print(f"fedgmr: interrupted; the fleet was stopped; {again}", file=sys.stderr)
         return 130
     if summary["status"] in _CODES:
         print(f"fedgmr: {summary['problem']}", file=sys.stderr)

@@ -28,13 +28,13 @@ def spoken(words: Sequence[str]) -> str:
     return shlex.join([*_program(), *words])
 
 
-def resuming(directory: Path, recipe: Recipe, words: Sequence[str]) -> str:
-    """How a run goes on that is in `directory`; `words` have begun it."""
+def resuming(directory: Path, recipe: Recipe, words: Sequence[str], verb: Sequence[str] = ("resume",)) -> str:
+    """How a run goes on that is in `directory`, by which `verb`; `words` have begun it."""
     if not (directory / RECIPE).is_file():
         return f"nothing was recorded yet: `{spoken(words)}` starts again."
     packages = dict.fromkeys(path.partition(":")[0].partition(".")[0] for path in import_paths(plain(recipe)))
     trust = [word for package in packages for word in ("--trust", package)]
-    return f"`{spoken(['resume', str(directory), *trust])}` goes on from the last checkpoint."
+    return f"`{spoken([*verb, str(directory), *trust])}` goes on from the last checkpoint."
 
 
 def repeating(words: Sequence[str]) -> str:

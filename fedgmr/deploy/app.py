@@ -14,6 +14,7 @@ from fedgmr.recipe import Recipe
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
 from fedgmr.settings.text import dump
+from fedgmr.settings.trust import import_paths
 
 TEMPLATES = Path(str(resources.files("fedgmr.deploy") / "templates"))
 SUPERNODE = TEMPLATES.parents[1] / "flower" / "client" / "supernode.py"  # a program by itself, in place of Flower's
@@ -24,8 +25,10 @@ def write_app(folder: Path, recipe: Recipe, output: Path) -> None:
     """Write the files that `flwr run` needs into a folder: `pyproject.toml` and the recipe."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / RECIPE, dump(plain(recipe)))
-    words = {"name": _project_name(recipe.name), "about": _quoted(recipe.about or f"The fedgmr recipe {recipe.name}")}
-    _write(folder, "pyproject.toml", {**words, "recipe": RECIPE, "output": _quoted(str(output))})
+    about = recipe.about or f"The fedgmr recipe {recipe.name}"
+    words = {"name": _project_name(recipe.name), "about": about, "recipe": RECIPE, "output": str(output)}
+    words["trust"] = ",".join(dict.fromkeys(import_paths(plain(recipe))))
+    _write(folder, "pyproject.toml", {key: _quoted(text) for key, text in words.items()})
 
 
 def write_project(folder: Path, recipe: Recipe) -> None:

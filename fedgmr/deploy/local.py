@@ -20,6 +20,7 @@ from fedgmr.deploy.site import CONNECTION, LOOPBACK, Site
 from fedgmr.experiments.rundir import check_unused, open_run
 from fedgmr.files import RECIPE, SUMMARY, UPDATES, last_row, read_json
 from fedgmr.recipe import Recipe
+from fedgmr.settings.refusals import SettingError
 
 FOLDER = "flower"
 _POLL = 0.5
@@ -28,6 +29,7 @@ _CALL_LIMIT = 180.0  # for one call of Flower's command line
 _SUBMISSIONS = 10  # in a row, without a tick between
 _ASKING = 5.0  # seconds between questions to Flower, where processes cannot be looked at
 _NODE_WORK = 3.0  # seconds of a core that a SuperNode needs to start
+_JSON = ("--format", "json")
 _GOING = ("pending", "starting", "running")
 _KEPT = "logs"
 
@@ -71,13 +73,17 @@ def between_nodes() -> float:
 def resume_local(run: Path, *, follow: Follow, notify: Notify) -> dict[str, Any]:
     """Start the fleet of an interrupted run again and let it go on from its last checkpoint."""
     open_run(run)
+    ended = read_json(run / SUMMARY)
+    if ended.get("clock") == "real":  # its fleet is gone, and would come to the same end
+        raise SettingError(f"The run in {str(run)!r} has ended as {ended['status']}: start a new one.")
     site = Site.reopen(run / FOLDER)
     end_marked(site.folder)  # where its supervisor was killed, some of the old fleet may be left
     return _finish(site, run, follow, notify, Site.supernode)
 
 
 def _finish(site: Site, run: Path, follow: Follow, notify: Notify, nodes: Nodes) -> dict[str, Any]:
-    with Supervisor(site.folder, site.logs, site.environment()) as supervisor:
+    # Where the user is, so that what a recipe looks for from there is found.
+    with Supervisor(site.folder, site.logs, site.environment(), cwd=Path.cwd()) as supervisor:
         fleet = LocalFleet(site, run, supervisor, notify)
         fleet.start(nodes)
         summary = fleet.run_to_its_end(follow)
@@ -132,7 +138,7 @@ class LocalFleet:
     def _submit(self) -> None:
         # A ServerApp that died before it wrote its recipe has left nothing to resume.
         words = ["-c", "resume=true"] if (self.directory / RECIPE).exists() else []
-        answer = json.loads(self._flwr("run", str(self.site.app), CONNECTION, "--format", "json", *words))
+        answer = json.loads(self._flwr("run", str(self.site.app), CONNECTION, *_JSON, *words))
         self.submissions += 1
         self._run_id = str(answer["run-id"])
         deadline = time.monotonic() + _START_LIMIT
@@ -157,7 +163,7 @@ class LocalFleet:
         return any(word.endswith("flwr-serverapp") for words in commands for word in words)
 
     def _status(self) -> str:
-        answer = json.loads(self._flwr("list", CONNECTION, "--run-id", self._run_id, "--format", "json"))
+        answer = json.loads(self._flwr("list", CONNECTION, "--run-id", self._run_id, *_JSON))
         return str(answer["runs"][0]["status"]) if answer.get("runs") else "unknown"
 
     def _last_words(self) -> str:
@@ -171,7 +177,10 @@ class LocalFleet:
         deadline = time.monotonic() + patience
         while True:
             try:
-                return self.supervisor.call(self.site.flwr(verb, *words), timeout=_CALL_LIMIT)
+                said = self.supervisor.call(self.site.flwr(verb, *words), timeout=_CALL_LIMIT)
+                if _JSON[0] in words and not (answer := json.loads(said)).get("success", True):  # and exits with 0
+                    raise ValueError(f"flwr {verb} failed: {' '.join(answer['error-message'].split())[-600:]}")
+                return said
             except ValueError:
                 if time.monotonic() > deadline:
                     if patience:

@@ -17,13 +17,13 @@ from fedgmr.recipe import Recipe
 from fedgmr.server.coordination import Asynchronous, SemiAsynchronous
 from fedgmr.settings.refusals import SettingError
 
-TASK_OVERHEAD = 5.0  # seconds of an empty Flower task on an idle machine
-SHORTEST_PERIOD = 5.0
-WAITING = 4.0  # of these, what is no process start: a node asks every 3 s, the answer is looked for
-STARTS = 1.4  # a whole task in starts of ClientApps: Flower's own beginning and end, data and training come on top
-LOCAL_TICKS = 30
-LOCAL_SECONDS = 600.0
-LEAST_ROWS, ENTRIES = 200, 200_000  # evaluations of a long run: so many, or those with so many entries for clients
+_TASK_OVERHEAD = 5.0  # seconds of an empty Flower task on an idle machine
+_SHORTEST_PERIOD = 5.0
+_WAITING = 4.0  # of these, what is no process start: a node asks every 3 s, the answer is looked for
+_STARTS = 1.4  # a whole task in starts of ClientApps: Flower's own beginning and end, data and training come on top
+_TRIAL_TICKS = 30
+_TRIAL_SECONDS = 600.0
+_LEAST_ROWS, _ENTRIES = 200, 200_000  # evaluations of a long run: so many, or those with so many entries for clients
 _MARGIN = 1.10
 
 
@@ -49,8 +49,8 @@ def pace_for_machines(recipe: Recipe, given: Sequence[str]) -> Recipe:
     """
     task = make_task(recipe)
     virtual = round_period(resolve(recipe, task), task.layout())
-    period = max(SHORTEST_PERIOD, virtual + _MARGIN * TASK_OVERHEAD)
-    return _paced(recipe, given, period=period, seconds=recipe.seconds * period / virtual)
+    period = max(_SHORTEST_PERIOD, virtual + _MARGIN * _TASK_OVERHEAD)
+    return _paced(recipe, given, period=period, ticks=recipe.seconds / virtual)
 
 
 def pace_for_trial(recipe: Recipe, given: Sequence[str], *, clients: int, start: float) -> Recipe:
@@ -64,26 +64,26 @@ def pace_for_trial(recipe: Recipe, given: Sequence[str], *, clients: int, start:
             f"--clients is {clients} and the recipe has {len(fleet.links)} links: give --clients {len(fleet.links)}."
         )
     recipe = replace(recipe, fleet=replace(fleet, clients=clients))
-    period = max(SHORTEST_PERIOD, math.ceil(_MARGIN * (WAITING + STARTS * start)))
-    ticks = recipe.method.coordination.period or period
-    return _paced(recipe, given, period=period, seconds=min(LOCAL_TICKS * ticks, LOCAL_SECONDS))
+    period = max(_SHORTEST_PERIOD, math.ceil(_MARGIN * (_WAITING + _STARTS * start)))
+    return _paced(recipe, given, period=period, ticks=_TRIAL_TICKS, longest=_TRIAL_SECONDS)
 
 
-def _paced(recipe: Recipe, given: Sequence[str], *, period: float, seconds: float) -> Recipe:
+def _paced(recipe: Recipe, given: Sequence[str], *, period: float, ticks: float, longest: float = math.inf) -> Recipe:
     coordination = recipe.method.coordination
+    seconds = min(ticks * (coordination.period or period), longest)
     if isinstance(coordination, SemiAsynchronous | Asynchronous):
         if coordination.period is None:
             coordination = replace(coordination, period=round(period, 3))
-        elif isinstance(coordination, SemiAsynchronous) and coordination.period < SHORTEST_PERIOD:
+        elif isinstance(coordination, SemiAsynchronous) and coordination.period < _SHORTEST_PERIOD:
             raise SettingError(
-                f"method.coordination.period is {coordination.period}: a task takes Flower about {TASK_OVERHEAD:g} "
-                f"seconds, give at least {SHORTEST_PERIOD:g}."
+                f"method.coordination.period is {coordination.period}: a task takes Flower about {_TASK_OVERHEAD:g} "
+                f"seconds, give at least {_SHORTEST_PERIOD:g}."
             )
         period = coordination.period or period
     evaluation, checkpoint = recipe.evaluation, recipe.checkpoint
     seconds = recipe.seconds if "seconds" in given else round(seconds, 3)
     if "evaluation.every_seconds" not in given:
-        rows = max(LEAST_ROWS, ENTRIES / len(recipe.fleet.resolved_links()))
+        rows = max(_LEAST_ROWS, _ENTRIES / len(recipe.fleet.resolved_links()))
         evaluation = replace(evaluation, every_seconds=round(max(period, seconds / rows), 3))
     if "checkpoint.every" not in given:
         checkpoint = replace(checkpoint, every=1)  # what was merged must not be lost with the ServerApp

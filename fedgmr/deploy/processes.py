@@ -45,13 +45,13 @@ class Supervisor:
     """Keeps programs running until it is closed, or until this process ends, however that happens.
 
     Args:
-        folder: where the programs run; also their mark.
+        folder: their mark, and where they run unless `cwd` is given.
         logs: where their output goes, one file per program; a long one is put aside, in place of the one before it.
         environment: of all programs.
     """
 
-    def __init__(self, folder: Path, logs: Path, environment: Mapping[str, str]) -> None:
-        self.folder, self.logs = folder, logs
+    def __init__(self, folder: Path, logs: Path, environment: Mapping[str, str], *, cwd: Path | None = None) -> None:
+        self.folder, self.logs, self.cwd = folder, logs, cwd or folder
         self._environment = {**environment, MARK: str(folder)}
         self._programs: dict[str, _Running] = {}
         self._handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -110,7 +110,8 @@ class Supervisor:
 
     def __enter__(self) -> "Supervisor":
         for number in (signal.SIGTERM, signal.SIGHUP):  # a polite end of this process is like Ctrl-C
-            signal.signal(number, signal.default_int_handler)
+            if self._handlers[number] is not signal.SIG_IGN:  # as nohup leaves it
+                signal.signal(number, signal.default_int_handler)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -129,7 +130,7 @@ class Supervisor:
         with self._log(program).open("ab") as log:
             return subprocess.Popen(
                 program.command,
-                cwd=self.folder,
+                cwd=self.cwd,
                 env={**self._environment, **program.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

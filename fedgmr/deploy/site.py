@@ -44,16 +44,21 @@ class Site:
 
     @classmethod
     def create(cls, folder: Path, *, clients: int, tls: bool, host: str = LOOPBACK) -> "Site":
-        """Prepare a folder for a fleet of so many clients; SettingError where Flower or openssl is missing."""
+        """Prepare a new folder for a fleet of so many clients; SettingError where Flower or openssl is missing.
+
+        One that is there is of a fleet whose run did not begin; its SuperLink would still know that run, and start it.
+        """
         check_flower()
         port, *node_ports = free_ports(1 + clients)
         site = cls(
             folder=folder.absolute(), clients=clients, tls=tls, port=port, node_ports=tuple(node_ports), host=host
         )
-        site.folder.mkdir(parents=True, exist_ok=True)
-        site.folder.chmod(0o700)  # the SuperLink's database holds every update, and the tokens of its programs
+        if site.folder.exists():
+            shutil.rmtree(site.folder)
+        # The SuperLink's database holds every update, and the tokens of its programs.
+        site.folder.mkdir(parents=True, mode=0o700)
         for name in ("home", "logs", *(f"nodes/{client}" for client in range(clients))):
-            (site.folder / name).mkdir(parents=True, exist_ok=True)
+            (site.folder / name).mkdir(parents=True)
         if tls:
             site._make_credentials()
         site._save()
@@ -142,7 +147,7 @@ class Site:
         words: dict[str, object] = {"partition-id": client, "state-dir": str(self.folder / "nodes" / str(client))}
         if root := os.environ.get("FEDGMR_DATA"):
             words["data-root"] = root
-        return " ".join(f"{key}={json.dumps(value)}" for key, value in words.items())
+        return " ".join(f"{key}={_toml(value)}" for key, value in words.items())
 
     def key(self, client: int) -> Path:
         """A node's private key; the public one has `.pub` behind it."""
@@ -155,7 +160,7 @@ class Site:
     def _save(self) -> None:
         words = {key: value for key, value in asdict(self).items() if key != "folder"}
         write_atomic(self.folder / _SITE, json.dumps(words) + "\n")
-        trust = f'root-certificates = "{self.folder}/tls/ca.crt"' if self.tls else "insecure = true"
+        trust = f"root-certificates = {_toml(self._tls('ca.crt'))}" if self.tls else "insecure = true"
         text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
         write_atomic(self.folder / "home" / "config.toml", f'{text}address = "{self.address}"\n{trust}\n')
 
@@ -166,9 +171,7 @@ class Site:
                 raise SettingError(f"{tool} is not installed, which --tls needs: install it or leave --tls out.")
         _call(["sh", str(TEMPLATES / "certificates.sh"), str(self.folder / "tls"), "localhost"])
         for client in range(self.clients):
-            key = self.key(client)
-            if not key.exists():
-                _call(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "", "-f", str(key)])
+            _call(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", "", "-f", str(self.key(client))])
 
     def _trust(self) -> list[str]:
         return ["--root-certificates", self._tls("ca.crt")] if self.tls else ["--insecure"]
@@ -215,6 +218,11 @@ def _call(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ValueError(f"{command[0]} failed: {' '.join(done.stderr.split())[-400:]}")
+
+
+def _toml(value: object) -> str:
+    """A number or a text as TOML has it."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _command(name: str) -> list[str]:

@@ -130,7 +130,8 @@ def read_answer(message: Message, *, largest: int = 0) -> tuple[Mapping[str, Any
     `largest`: bytes of the largest object that there can be; an answer that has more is not looked at.
     """
     if message.has_error():
-        raise Failed(_ERRORS.get(message.error.code, f"error-{message.error.code}"), message.error.reason or "")
+        code = message.error.code  # which the node may have made up
+        raise Failed(_ERRORS.get(code, "error"), message.error.reason or f"code {code}")
     content = message.content
     size = answer_size(message) + sum(_extent(v) for record in content.config_records.values() for v in record.values())
     size += sum(_extent(v) for record in content.metric_records.values() for v in record.values())

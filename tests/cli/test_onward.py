@@ -42,6 +42,9 @@ def test_a_run_is_resumed_with_the_trust_that_it_needs_or_started_again(
     assert resuming(tmp_path, recipe, words) == (
         f"`fedgmr resume {tmp_path} --trust e2e` goes on from the last checkpoint."
     )
+    assert resuming(tmp_path, recipe, words, ("deploy", "--resume")) == (
+        f"`fedgmr deploy --resume {tmp_path} --trust e2e` goes on from the last checkpoint."
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgmr.deploy.app import write_app, write_project
+from fedgmr.deploy.app import TEMPLATES, write_app, write_project
 from fedgmr.recipe import load_recipe, recipe_from
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.text import read_mapping
@@ -31,8 +31,16 @@ def test_an_app_has_what_flower_asks_for(tmp_path: Path) -> None:
         "overrides": "",
         "output": str(tmp_path / 'a "run"'),
         "resume": False,
+        "trust": "",
     }
     assert recipe_from(read_mapping(tmp_path / "app" / "recipe.yaml")) == recipe
+
+
+def test_a_resume_may_import_what_the_recipe_names(tmp_path: Path) -> None:
+    """Flower takes only keys that stand in the file, and its run directory is somebody else's to the ServerApp."""
+    write_app(tmp_path, recipe_from({"task": "e2e.tiny:dense", "method": "fedavg", "seconds": 9}), tmp_path / "run")
+    config = tomllib.loads((tmp_path / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert config["trust"] == "e2e.tiny:dense"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +80,7 @@ def test_units_start_what_the_readme_says(tmp_path: Path) -> None:
         shown = readme.partition(f"\nflower-{program} ")[2].partition("```")[0].partition("\nflower-")[0]
         assert [w for w in words if w.startswith("--")] == [w for w in shlex.split(shown) if w.startswith("--")]
         assert unit["Service"]["Restart"] == "always"
+        assert unit["Unit"]["StartLimitIntervalSec"] == "0", "systemd gives up after five starts in ten seconds"
         assert unit["Service"].get("UMask", "") == ("" if program == "superexec" else "0077")
         assert "FLWR_TELEMETRY_ENABLED=0" in (tmp_path / "fleet" / "systemd" / f"fedgmr-{program}.service").read_text()
 
@@ -96,16 +105,35 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
         write_project(tmp_path, load_recipe("quickstart"))
 
 
+def certificates(*words: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["sh", str(TEMPLATES / "certificates.sh"), *map(str, words)], check=False, capture_output=True, text=True
+    )
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_the_next_certificate_is_by_the_authority_that_the_nodes_know(tmp_path: Path) -> None:
+    tls = tmp_path / "etc" / "fedgmr" / "tls"
+    assert certificates(tls, "a.example.org").returncode == 0
+    assert all(folder.stat().st_mode & 0o777 == 0o755 for folder in (tls, tls.parent)), "its user gets there"
+    kept = {name: (tls / name).read_bytes() for name in ("ca.crt", "ca.key", "superexec.secret", "superlink.crt")}
+    assert certificates(tls, "a.example.org").returncode == 0
+    assert {name for name in kept if (tls / name).read_bytes() != kept[name]} == {"superlink.crt"}
+    verify = ["openssl", "verify", "-CAfile", "ca.crt", "superlink.crt"]
+    assert subprocess.run(verify, cwd=tls, capture_output=True).returncode == 0
+    (tls / "ca.key").unlink()
+    before = (tls / "superlink.key").read_bytes()
+    refused = certificates(tls, "a.example.org")
+    assert (refused.returncode, "no ca.key to sign with" in refused.stderr) == (1, True)
+    assert (tls / "superlink.key").read_bytes() == before
+    assert certificates(tmp_path / "other").stderr.startswith("Usage: sh certificates.sh FOLDER NAME")
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_certificates_name_the_server_and_lead_to_their_authority(tmp_path: Path) -> None:
-    write_project(tmp_path / "fleet", load_recipe("quickstart"))
     names = ["superlink.example.org", "10.1.2.3", "fd00::7"]
-    subprocess.run(
-        ["sh", "certificates.sh", str(tmp_path / "tls"), *names],
-        cwd=tmp_path / "fleet",
-        check=True,
-        capture_output=True,
-    )
+    assert certificates(tmp_path / "tls", *names).returncode == 0
     check = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", "-CAfile", "ca.crt"]
     for name in [*names, "localhost", "127.0.0.1"]:
         kind = "-verify_hostname" if name[-1].isalpha() else "-verify_ip"

@@ -66,6 +66,11 @@ def test_machines_add_the_overhead_and_keep_the_number_of_ticks() -> None:
     assert recipe.evaluation.every_seconds == period
 
 
+def test_a_given_period_is_that_of_the_simulation_too() -> None:
+    """2,850 s are 47.5 ticks of 60 s, simulated and deployed."""
+    assert pace_for_machines(quickstart("method.coordination.period=60"), []).seconds == 2850
+
+
 def test_machines_synchronous_method_keeps_its_rounds() -> None:
     period = pace_for_machines(quickstart(), []).method.coordination.period
     recipe = pace_for_machines(quickstart("method=fedavg"), [])

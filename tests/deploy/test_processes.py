@@ -127,6 +127,25 @@ def test_a_killed_supervisor_takes_its_programs_along(tmp_path: Path) -> None:
     wait_for(lambda: not alive(pids(tmp_path / "p")[0]))
 
 
+def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with crew_in(tmp_path):
+            os.kill(os.getpid(), signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_programs_run_where_they_are_told(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    with Supervisor(tmp_path, tmp_path, dict(os.environ), cwd=tmp_path / "here") as crew:
+        crew.start(program(tmp_path, "import os; print(os.getcwd(), flush=True)", delay=600))
+        wait_for(lambda: (tmp_path / "p.log").read_text() == f"{tmp_path / 'here'}\n")
+
+
 def test_calls_return_output_or_raise_last_words(tmp_path: Path) -> None:
     crew = crew_in(tmp_path)
     assert crew.call([sys.executable, "-c", "print(6 * 7)"], timeout=60) == "42\n"

@@ -106,6 +106,27 @@ def test_a_site_can_be_opened_again(tmp_path: Path) -> None:
         Site.reopen(tmp_path / "flower")
 
 
+def test_any_folder_can_be_named(tmp_path: Path) -> None:
+    folder = tmp_path / 'o\'hara\\ "x" é 😀'
+    site = made(folder, tls=True)
+    (folder / "home").mkdir(parents=True)
+    site._save()
+    config = tomllib.loads((folder / "home" / "config.toml").read_text())
+    assert config["superlink"]["fleet"]["root-certificates"] == str(folder / "tls" / "ca.crt")
+    words = tomllib.loads(site.node_config(1).replace(" state-dir", "\nstate-dir"))
+    assert words["state-dir"] == str(folder / "nodes" / "1")
+
+
+def test_nothing_is_left_of_a_fleet_whose_run_did_not_begin(tmp_path: Path) -> None:
+    """Its SuperLink's database would have the run start after all, beside the new one in the same directory."""
+    first = Site.create(tmp_path / "flower", clients=2, tls=False)
+    first.database.touch()
+    first.database.with_name("registered-1").touch()
+    Site.create(tmp_path / "flower", clients=1, tls=False)
+    assert sorted(path.name for path in (tmp_path / "flower").iterdir()) == ["home", "logs", "nodes", "site.json"]
+    assert [path.name for path in (tmp_path / "flower" / "nodes").iterdir()] == ["0"]
+
+
 @pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="needs openssl and ssh-keygen")
 def test_credentials_of_a_site(tmp_path: Path) -> None:
     site = Site.create(tmp_path / "flower", clients=2, tls=True)

@@ -104,8 +104,12 @@ def test_what_is_refused(settings: Any, objects: Any, reason: str) -> None:
     assert refused.value.reason == reason
 
 
-@pytest.mark.parametrize(("code", "reason"), [(2, "raised"), (3, "expired"), (5, "unavailable"), (8, "crashed")])
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(2, "raised"), (3, "expired"), (5, "unavailable"), (8, "crashed"), (7, "error"), (12345, "error")],
+)
 def test_errors_of_flower_have_words(code: int, reason: str) -> None:
+    """And only so many, whatever codes a node makes up: they are counted for as long as the run lasts."""
     message = Message(Error(code=code, reason="so"), reply_to=question())
     for read in (result, Hello.read, read_answer):
         with pytest.raises(Failed) as failed:

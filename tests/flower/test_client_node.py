@@ -69,6 +69,10 @@ def test_a_node_introduces_itself() -> None:
     [
         ({"partition": 1}, "node-config has 'partition': give partition-id"),
         ({"partition-id": 2}, "partition-id is 2: give a number from 0 to 1"),
+        ({"partition-id": -3}, "node-config has partition-id=-3: give a whole number, at least 0"),
+        ({"partition-id": 1.5}, "node-config has partition-id=1.5: give a whole number"),
+        ({"partition-id": "first"}, "node-config has partition-id=first: give a whole number"),
+        ({"partition-id": 0, "num-partitions": 0}, "node-config has num-partitions=0: give a whole number, at least 1"),
         ({"task.sample": 3}, "task.options.sample is not a known key"),
     ],
 )

@@ -15,6 +15,7 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedgmr.flower.answers import Failed
+from fedgmr.flower.server import grid_threads
 from fedgmr.flower.server.clock import Clock
 from fedgmr.flower.server.grid_threads import GridThreads, Online, Reply, Request
 
@@ -86,6 +87,30 @@ def test_an_answer_that_is_slow_to_come_holds_up_no_other() -> None:
     assert grid.pushes == [40], "all messages of a tick in one call"
     threads.close()
     grid.released["0"].set()
+
+
+def test_an_answer_is_looked_for_through_any_number_of_single_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five in a row are too many; a task of hours may see more than that."""
+    monkeypatch.setattr(grid_threads, "_PAUSE", 0.0)
+    grid, clock, calls = Grid(), Clock(), list[str]()
+
+    def pull(message_ids: Iterable[str]) -> list[Message]:
+        (number,) = message_ids
+        calls.append(number)
+        if number == "2" or (len(calls) % 2 and len(calls) < 20):
+            raise ConnectionError("away")
+        return [request(1).message] if len(calls) > 20 else []
+
+    monkeypatch.setattr(grid, "pull_messages", pull)
+    inbox = clock.mailbox()
+    threads = GridThreads(grid, clock, inbox, look=1000.0)
+    threads.start()
+    threads.send([request(1)])
+    assert take(inbox, Reply).outcome == 1
+    threads.send([request(2)])
+    assert str(take(inbox, Reply).outcome) == "unreadable: away"
+    assert calls.count("2") == 5
+    threads.close()
 
 
 def test_a_message_that_is_not_taken_is_told() -> None:

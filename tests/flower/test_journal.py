@@ -76,3 +76,18 @@ def test_a_new_run_begins_with_nothing(long: Journal, tmp_path: Path) -> None:
     assert (again.lines, dict(again.counts)) == (0, {})
     assert (tmp_path / "updates.jsonl").read_text() == ""
     assert [path.name for path in tmp_path.iterdir()] == ["updates.jsonl"]
+
+
+@pytest.mark.parametrize("end", [b'{"event": "tick", "seco', b"\0" * 40, b'{"event": "tick"}\n\0\0\0\n'])
+def test_a_line_that_lost_its_end_with_the_power_is_left_out(end: bytes, tmp_path: Path) -> None:
+    """The checkpoint was safe on the disk, the last lines of the journal were not."""
+    write(Journal(tmp_path, lambda: 7.0), range(2))
+    path = tmp_path / "updates.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + end)
+    again = Journal(tmp_path, lambda: 9.0)
+    again.restore(20, lost=[], tick=2)
+    written = lines(path)
+    assert again.lines == len(written) == sum(again.counts.values()) == 6 + end.startswith(b'{"event": "tick"}') + 1
+    assert path.read_bytes().startswith(whole)
+    assert written[-1]["event"] == "resumed"

@@ -22,6 +22,11 @@ def test_the_client_id_stays(tmp_path: Path) -> None:
     assert first != NodeState(tmp_path / "b").client_id()
     assert len(first) == 32
     assert (tmp_path / "a").stat().st_mode & 0o077 == 0, "nobody else's business"
+    for damaged in (b"", b"\xff\xfe\0", first.encode()[:20]):
+        (tmp_path / "a" / "client-id").write_bytes(damaged)
+        another = NodeState(tmp_path / "a").client_id()
+        assert len(another) == 32
+        assert another == NodeState(tmp_path / "a").client_id() != first
 
 
 def test_only_the_very_recipe_is_found(tmp_path: Path) -> None:

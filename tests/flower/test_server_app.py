@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flwr.app import Message
+from flwr.app import Context, Message, RecordDict
 
 from fedgmr.exchange import Diverged
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
+from fedgmr.flower.server import server_app
 from fedgmr.flower.server.server_app import run
 from fedgmr.recipe import recipe_from
 from fedgmr.reporting.display import Display
@@ -104,6 +106,20 @@ def test_a_deployed_run_is_measured_by_an_error(recipe: Path, tmp_path: Path) ->
     assert f"MAE {result.final_accuracy:.3f} kWh" in stream.getvalue()
 
 
+def test_the_log_names_the_metric_of_the_run(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = "task=e2e.tiny:numbers training.learning_rate=0.01 seconds=15"
+    clock, config = VirtualClock(), {"recipe": str(recipe), "output": str(tmp_path / "run"), "overrides": words}
+    monkeypatch.setattr(server_app, "Clock", lambda: clock)
+    monkeypatch.setattr(server_app, "_show_log", lambda: None)
+    context = Context(run_id=RUN, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    with caplog.at_level("INFO", "fedgmr"):
+        server_app.main(grid(tmp_path, clock), context)
+    said = [line for line in caplog.messages if "Report" in line]
+    assert re.fullmatch(r"Final MAE \d+\.\d+ kWh\. Report: .*/run/report\.html", said[0])
+
+
 def test_a_deployed_run_ends_early_as_its_recipe_says(recipe: Path, tmp_path: Path) -> None:
     """No score is better by more than 1, so the third evaluation is the second without a better one."""
     words = "evaluation.stop.patience=2 evaluation.stop.improvement=1"
@@ -114,6 +130,13 @@ def test_a_deployed_run_ends_early_as_its_recipe_says(recipe: Path, tmp_path: Pa
     assert read_run(directory).history.seconds.tolist() == [0.0, 20.0, 40.0]
     assert (result.summary["ticks"], clock.problems) == (4, [])
     assert clock.now() < 60.0
+
+
+def test_the_server_computes_with_the_threads_of_its_recipe(recipe: Path, tmp_path: Path) -> None:
+    clock, before = VirtualClock(), torch.get_num_threads()
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "overrides": "execution.threads=2 seconds=15"}
+    assert run(grid(tmp_path, clock), RUN, config, clock)[1].summary["versions"]["threads"] == "2"
+    assert torch.get_num_threads() == before
 
 
 def test_a_watcher_ends_a_deployed_run_which_a_resume_continues(recipe: Path, tmp_path: Path) -> None:
@@ -247,6 +270,7 @@ def test_a_run_whose_clients_all_diverge_ends_as_diverged(recipe: Path, tmp_path
     ("change", "message"),
     [
         ({"overrides": "evaluation.clients=5"}, "evaluation.clients is 5: a deployed server does not have the samples"),
+        ({"overrides": "deployment.min_clients=4"}, "deployment.min_clients is 4: the fleet has 3 clients"),
         ({"recipe": "quikstart"}, "quikstart"),
         ({"overrides": "seed"}, "overrides has 'seed'"),
         ({"overrides": "fleet.clients=0"}, "fleet.clients"),

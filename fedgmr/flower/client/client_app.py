@@ -20,6 +20,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from fedgmr import wire
+from fedgmr.exchange import Update
 from fedgmr.flower.answers import reply
 from fedgmr.flower.client.client_node import ClientNode
 from fedgmr.flower.client.node_state import HeldMap, NodeState
@@ -69,23 +70,33 @@ def train(message: Message, context: Context) -> Message:
         _log.warning("A task was refused: %s", refused)
         return reply(message, {"refused": refused.reason, "text": str(refused)})
     if not math.isfinite(update.loss):
-        text = "loss or weights are not finite: lower training.learning_rate"
-        return reply(message, {"refused": "diverged", "text": text})
+        return _diverged(message, "loss or weights are not finite")
     if update.memory is not None:
         behind = order.first_batch + node.recipe.training.steps
         known = {order.first_batch: memory, behind: update.memory}
         state.keep_memory(known, run=context.run_id, client=order.client)
+    try:
+        data = _encoded(update, order, context.run_id, node.value_type)
+    except wire.Refused as refused:  # its buffers are not finite, or its weights are too large for 16 bits
+        return _diverged(message, str(refused))
+    seconds = {"seconds.load": loaded - began, "seconds.train": time.perf_counter() - loaded}
+    return reply(message, {"loss": float(update.loss), **seconds}, data)
+
+
+def _diverged(message: Message, text: str) -> Message:
+    return reply(message, {"refused": "diverged", "text": f"{text}: lower training.learning_rate"})
+
+
+def _encoded(update: Update, order: Order, run: int, value_type: wire.ValueType) -> bytes:
     report = update.report
-    data = wire.encode_update(
+    return wire.encode_update(
         update.values.cpu().numpy(),
-        stamp=wire.Stamp(run=context.run_id, client=order.client, version=order.version, map_version=order.map_version),
+        stamp=wire.Stamp(run=run, client=order.client, version=order.version, map_version=order.map_version),
         last=order.level,
-        value_type=node.value_type,
+        value_type=value_type,
         buffers=update.buffers.cpu().numpy(),
         report=None if report is None else wire.Report(metric_sum=report.metric_sum, samples=report.samples),
     )
-    seconds = {"seconds.load": loaded - began, "seconds.train": time.perf_counter() - loaded}
-    return reply(message, {"loss": float(update.loss), **seconds}, data)
 
 
 def _life(context: Context) -> str:

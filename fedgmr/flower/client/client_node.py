@@ -93,7 +93,7 @@ class ClientNode:
     @property
     def partition(self) -> int:
         """The part of the recipe's partition that this node has; -1: its samples are its own."""
-        return int(self.config.get("partition-id", -1))
+        return self._number("partition-id", -1, least=0)
 
     def samples(self, client: int) -> tuple[Indices, Indices | None]:
         """The training samples of the client that this node is, and its held-out ones where clients validate."""
@@ -103,7 +103,7 @@ class ClientNode:
 
     def _deal(self, client: int) -> tuple[Indices, Indices | None]:
         if self.partition >= 0:
-            parts = int(self.config.get("num-partitions", len(self.recipe.fleet.resolved_links())))
+            parts = self._number("num-partitions", len(self.recipe.fleet.resolved_links()), least=1)
             if self.partition >= parts:
                 raise SettingError(f"partition-id is {self.partition}: give a number from 0 to {parts - 1}.")
             dealt, held_out = deal(self.recipe, self.task, parts)
@@ -112,6 +112,14 @@ class ClientNode:
         if self.recipe.evaluation.validation == "server":
             return everything, None
         return hold_out(self.recipe, client, everything)
+
+    def _number(self, key: str, default: int, *, least: int) -> int:
+        given = self.config.get(key)
+        if given is None:
+            return default
+        if not str(given).isdecimal() or int(given) < least:
+            raise SettingError(f"node-config has {key}={given}: give a whole number, at least {least}.")
+        return int(given)
 
     def introduce(self, client_id: str, *, classes: bool) -> Hello:
         """This node's description of itself."""

@@ -7,6 +7,7 @@ missing, old or damaged counts as forgotten: the server sends it again, or the v
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,10 +78,12 @@ class NodeState:
     def client_id(self) -> str:
         """The node's own name, made at the first call and the same ever after."""
         path = self.directory / "client-id"
-        if not path.exists():
+        known = path.read_text(errors="replace").strip() if path.exists() else ""
+        if not re.fullmatch("[0-9a-f]{32}", known):
             # Not a draw of the run: it tells this node from all others, whatever the seed.
-            write_atomic(path, uuid.uuid4().hex)
-        return path.read_text().strip()
+            known = uuid.uuid4().hex
+            write_atomic(path, known)
+        return known
 
     def recipe(self, wanted: str) -> str | None:
         """The recipe with this checksum, if it is the one remembered."""

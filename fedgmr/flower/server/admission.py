@@ -8,7 +8,7 @@ model) is named in the log once and asked again after a restart.
 
 import logging
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,6 +40,16 @@ Start = tuple[int, str]  # a node, and when it was last started
 
 
 @dataclass(kw_only=True)
+class _Guest:
+    """A node that is online and no client, or one that has to say hello again."""
+
+    again: float = -math.inf  # when to ask next
+    asked: int = 0  # hellos in a row
+    unanswered: float = -math.inf  # when it was asked, while that is open
+    hello: tuple[Hello, float] | None = None  # with its moment, of one that waits for a number
+
+
+@dataclass(kw_only=True)
 class Admission:
     """Admits nodes to a roster."""
 
@@ -52,11 +62,8 @@ class Admission:
     news: list[News]  # of the fleet; clients that join are appended
     patience: float  # seconds a hello may take
     probe: int = 0  # bytes of a probe; 0: links are not probed
-    _again: dict[Start, float] = field(default_factory=dict)  # when to ask next
-    _asked: Counter[Start] = field(default_factory=Counter)  # hellos in a row
-    _waiting: dict[Start, tuple[Hello, float]] = field(default_factory=dict)  # said hello, has no number
+    _guests: dict[Start, _Guest] = field(default_factory=lambda: defaultdict(_Guest))
     _probed: set[int] = field(default_factory=set)
-    _unanswered: dict[Start, float] = field(default_factory=dict)  # when each was asked
     _at_once: int = _AT_ONCE
     _reason: str = ""  # for which the last one was turned away
 
@@ -65,15 +72,14 @@ class Admission:
         self.roster.online = online
         now = self.clock.now()
         for start in self.roster.strangers().items():
-            if start in self._waiting:
-                self._admit(start, *self._waiting[start])
-            elif now >= self._again.get(start, now) and self._asked_lately(now) < self._at_once:
+            guest = self._guests[start]
+            if guest.hello is not None:
+                self._admit(start, *guest.hello)
+            elif now >= guest.again and self._asked_lately(now) < self._at_once:
                 self._greet(start)
-        self._waiting = {s: v for s, v in self._waiting.items() if online.get(s[0]) == s[1]}
         # Whoever comes back does so with another start: over months these would pile up.
-        self._again = {s: at for s, at in self._again.items() if online.get(s[0]) == s[1]}
-        self._asked = Counter({s: n for s, n in self._asked.items() if online.get(s[0]) == s[1]})
-        self._unanswered = {s: at for s, at in self._unanswered.items() if online.get(s[0]) == s[1]}
+        for start in [start for start in self._guests if online.get(start[0]) != start[1]]:
+            del self._guests[start]
 
     def ready(self, client: int) -> bool:
         """Whether the client can take a task."""
@@ -83,24 +89,23 @@ class Admission:
     def hopeless(self) -> str:
         """Why nobody can take part; empty while somebody might."""
         online = self.roster.online.items()
-        return self._reason if online and all(self._again.get(start) == math.inf for start in online) else ""
+        return self._reason if online and all(self._guests[start].again == math.inf for start in online) else ""
 
     def ask_again(self, client: int, delays: int) -> None:
         """Let a client say hello before its next task: its last tasks, so many in a row, ran out of time."""
         known = self.roster.nodes[client]
-        self._again[(known.node, known.start)] = self.clock.now() + _RETRY * (2 ** min(delays - 1, _MOST_DOUBLINGS) - 1)
-        del self._asked[(known.node, known.start)]
+        pause = _RETRY * (2 ** min(delays - 1, _MOST_DOUBLINGS) - 1)
+        self._guests[(known.node, known.start)] = _Guest(again=self.clock.now() + pause)
         known.start = ""
 
     def _asked_lately(self, now: float) -> int:
-        return sum(now - asked < _RETRY for asked in self._unanswered.values())
+        return sum(now - guest.unanswered < _RETRY for guest in self._guests.values())
 
     def _greet(self, start: Start) -> None:
-        now, before = self.clock.now(), self._asked[start]
+        now, guest = self.clock.now(), self._guests[start]
+        before = guest.asked
         pause = _RETRY * 2 ** min(before, _MOST_RETRIES)
-        self._again[start] = now + pause
-        self._unanswered[start] = now
-        self._asked[start] += 1
+        guest.again, guest.unanswered, guest.asked = now + pause, now, before + 1
         if before:
             _log.warning("Node %d has not said hello yet: it is asked again.", start[0])
         settings = {"recipe": self.terms.recipe, "checksum": self.terms.checksum, "classes": self.terms.classes > 0}
@@ -109,9 +114,10 @@ class Admission:
         self._send(start, HELLO, make_content(settings), Hello.read, partial(self._take_hello, start, now), patience)
 
     def _take_hello(self, start: Start, sent: float, reply: Reply) -> None:
-        hello = reply.outcome
-        self._at_once += self._unanswered.pop(start, None) is not None
-        if start in self._waiting or start not in self.roster.strangers().items():
+        hello, guest = reply.outcome, self._guests[start]
+        self._at_once += guest.unanswered > -math.inf
+        guest.unanswered = -math.inf
+        if guest.hello is not None or start not in self.roster.strangers().items():
             return  # it has answered another one
         if not isinstance(hello, Hello):
             self._turn_away(start, hello)
@@ -123,13 +129,13 @@ class Admission:
 
     def _admit(self, start: Start, hello: Hello, since: float, *, seconds: float | None = None) -> None:
         patient = self.clock.now() - since < _CLAIM
-        client = self.roster.admit(*start, hello, patient=patient)
+        client, guest = self.roster.admit(*start, hello, patient=patient), self._guests[start]
         if client is None:
-            if start not in self._waiting:
-                _log.warning("Node %d waits: every client number is taken (fleet.clients).", start[0])
-            self._waiting[start] = (hello, since)
+            if guest.hello is None:
+                _log.warning("Node %d waits: no client number is free for it (fleet.clients).", start[0])
+            guest.hello = (hello, since)
             return
-        self._waiting.pop(start, None)
+        guest.hello = None
         _log.info("Node %d is client %d with %d samples.", start[0], client, hello.samples)
         self.journal.write("joined", client=client, node=str(start[0]), samples=hello.samples)
         self.news.append(hello.news(client))
@@ -149,7 +155,7 @@ class Admission:
         if not isinstance(outcome, Failed) or outcome.reason != "expired":  # of which asking again tells
             _log.warning("Node %d cannot take part: %s", start[0], printable(outcome))
         if isinstance(outcome, Refused) or (isinstance(outcome, Failed) and outcome.reason == "raised"):
-            self._again[start], self._reason = math.inf, printable(outcome)
+            self._guests[start].again, self._reason = math.inf, printable(outcome)
 
     def _send(
         self,

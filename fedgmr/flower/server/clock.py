@@ -4,7 +4,6 @@ The fleet's threads (one sender, one watcher, one puller per request in flight) 
 mailboxes.
 """
 
-import math
 import queue
 import threading
 import time
@@ -21,7 +20,7 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         """Let this thread wait."""
-        time.sleep(max(0.0, min(seconds, threading.TIMEOUT_MAX)) if not math.isnan(seconds) else 0.0)
+        time.sleep(seconds)
 
     def spawn(self, work: Callable[[], None]) -> None:
         """Run `work` in a thread that does not keep the program alive."""

@@ -126,6 +126,7 @@ class GridThreads:
                     return
                 self.clock.sleep(_PAUSE)
                 continue
+            failures = 0
             if answers:
                 self._read(request, answers[0])
                 return

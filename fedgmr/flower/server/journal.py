@@ -9,6 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedgmr.flower.server.flights import Flight
 
 LARGEST = 16 * 2**20  # bytes at which the file is put aside, about 40,000 tasks
 _EARLIER = "earlier"
+_BEGINNING: Mapping[str, Any] = {"event": _EARLIER, "lines": 0, "counts": {}}  # before the first event
 
 
 class Journal:
@@ -38,7 +40,7 @@ class Journal:
         self._count(line)
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(_line(line))
 
     def write_task(self, event: str, flight: Flight, **fields: Any) -> None:
         """Append one event of a task."""
@@ -77,43 +79,35 @@ class Journal:
 
     def cut_back(self, lines: int) -> None:
         """Keep only the first `lines` events of files already there; fewer where they were cut by force."""
-        kept: list[str] = []
-        if self._path is not None:
-            earlier = self._path.with_name(EARLIER_UPDATES)
-            if earlier.exists() and (not self._path.exists() or lines < self._read()[0]):
-                os.replace(earlier, self._path)  # the run was killed soon after this was put aside
-            before, kept = self._read()
-            kept = kept[: lines - before] if lines >= before else []
-            if lines < before or not before:
-                before, self.counts = 0, Counter()
-            head = [self._head(before)] if before else []
-            if head or self._path.exists():
-                write_atomic(self._path, "".join([*head, *kept]))
-                lines = before + len(kept)
-        for line in kept:
-            self._count(json.loads(line))
-        self.lines = lines
+        self.lines, self.counts = lines, Counter()
+        if self._path is None:
+            return
+        earlier = self._path.with_name(EARLIER_UPDATES)
+        if earlier.exists() and (not self._path.exists() or lines < self._read()[0]["lines"]):
+            os.replace(earlier, self._path)  # the run was killed soon after this was put aside
+        head, events = self._read()
+        if lines < head["lines"]:
+            head, events = _BEGINNING, []
+        kept = events[: lines - head["lines"]]
+        self.lines, self.counts = head["lines"] + len(kept), Counter(head["counts"])
+        for event in kept:
+            self._count(event)
+        write_atomic(self._path, "".join(map(_line, [head, *kept] if head["lines"] else kept)))
 
-    def _read(self) -> tuple[int, list[str]]:
-        """The number of events before those of the file, whose counts are taken up, and the file's own lines."""
+    def _read(self) -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
+        """What the file says of those before it, and its own events up to the first that was not written whole."""
         assert self._path is not None
-        if not self._path.exists():
-            return 0, []
-        lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-        head = json.loads(lines[0]) if lines and lines[0].startswith(f'{{"event": "{_EARLIER}"') else None
-        if head is None:
-            return 0, lines
-        self.counts = Counter(head["counts"])
-        return int(head["lines"]), lines[1:]
-
-    def _head(self, lines: int) -> str:
-        return json.dumps({"event": _EARLIER, "lines": lines, "counts": self.counts}) + "\n"
+        events: list[dict[str, Any]] = []
+        with suppress(FileNotFoundError, ValueError):  # a machine that lost its power leaves half a line, or zeros
+            for line in self._path.read_bytes().splitlines():
+                events.append(json.loads(line))
+        return (events[0], events[1:]) if events and events[0]["event"] == _EARLIER else (_BEGINNING, events)
 
     def _put_aside(self) -> None:
         """Begin a new file where this one is long; a tick is about to be written, so every file has one."""
         if self._path is not None and self._path.exists() and self._path.stat().st_size >= LARGEST:
             os.replace(self._path, self._path.with_name(EARLIER_UPDATES))
-            write_atomic(self._path, self._head(self.lines))
+            write_atomic(self._path, _line({**_BEGINNING, "lines": self.lines, "counts": self.counts}))
 
     def _count(self, event: Mapping[str, Any]) -> None:
         reason = event.get("reason")
@@ -126,3 +120,7 @@ class Journal:
         self.cut_back(lines)
         self._tick = tick
         self.write("resumed", tick=tick, lost=list(lost))
+
+
+def _line(event: Mapping[str, Any]) -> str:
+    return json.dumps(event) + "\n"

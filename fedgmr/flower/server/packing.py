@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from fedgmr import wire
 from fedgmr.exchange import ClientTask
@@ -36,8 +37,29 @@ def pack_tasks(tasks: Sequence[ClientTask], known: KnownMaps, terms: Terms) -> l
     """Pack tasks that are dispatched together and cut from one model; `known` are the maps that clients hold."""
     if not tasks:
         return []
-    objects = _Objects(tasks, terms)
-    values, level_map = cache(objects.values), cache(objects.level_map)  # each object is made once
+    largest = max(tasks, key=lambda task: task.level)
+    assert all(task.model is largest.model for task in tasks), "tasks dispatched together share their model"
+    stamp = wire.Stamp(run=terms.run, version=largest.version, map_version=largest.map_version)
+    sizes, in_order = largest.levels.sizes, _array(largest.levels.pack(largest.model, largest.level))
+
+    @cache  # each object is made once
+    def values(span: Span) -> Piece:
+        first, last = span
+        data = wire.encode_values(
+            in_order[sizes[first - 1] if first else 0 : sizes[last]],
+            stamp=stamp,
+            first=first,
+            last=last,
+            value_type=terms.value_type,
+            buffers=None if first else _array(largest.buffers),
+        )
+        return Piece(span=span, data=data)
+
+    @cache
+    def level_map(span: Span) -> Piece:
+        levels = largest.levels.levels.cpu().numpy()
+        return Piece(span=span, data=wire.encode_map(levels, stamp=stamp, first=span[0], last=span[1]))
+
     packed = {task.client: PackedTask(task=task) for task in tasks}
     for transmission in plan_transmissions(tasks, ims=terms.ims):
         for receiver in transmission.receivers:
@@ -54,30 +76,6 @@ def shared_size(packed: Iterable[PackedTask]) -> int:
     return sum(distinct.values())
 
 
-class _Objects:
-    """Makes the objects of tasks that are dispatched together."""
-
-    def __init__(self, tasks: Sequence[ClientTask], terms: Terms) -> None:
-        self.task = max(tasks, key=lambda task: task.level)
-        assert all(task.model is self.task.model for task in tasks), "tasks dispatched together share their model"
-        self.value_type = terms.value_type
-        self.stamp = wire.Stamp(run=terms.run, version=self.task.version, map_version=self.task.map_version)
-        packed = self.task.levels.pack(self.task.model, self.task.level)
-        self.packed: npt.NDArray[np.float32] = packed.cpu().numpy()
-        self.buffers: npt.NDArray[np.float32] = self.task.buffers.cpu().numpy()
-
-    def values(self, span: Span) -> Piece:
-        (first, last), sizes = span, self.task.levels.sizes
-        data = wire.encode_values(
-            self.packed[sizes[first - 1] if first else 0 : sizes[last]],
-            stamp=self.stamp,
-            first=first,
-            last=last,
-            value_type=self.value_type,
-            buffers=self.buffers if first == 0 else None,
-        )
-        return Piece(span=span, data=data)
-
-    def level_map(self, span: Span) -> Piece:
-        levels = self.task.levels.levels.cpu().numpy()
-        return Piece(span=span, data=wire.encode_map(levels, stamp=self.stamp, first=span[0], last=span[1]))
+def _array(values: Tensor) -> npt.NDArray[np.float32]:
+    array: npt.NDArray[np.float32] = values.cpu().numpy()
+    return array

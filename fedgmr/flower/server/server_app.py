@@ -54,7 +54,8 @@ def main(grid: Grid, context: Context) -> None:
     except (ValueError, OSError, Diverged) as error:
         print(f"fedgmr: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         raise
-    _log.info("Final accuracy %.2f %%. Report: %s", 100 * result.final_accuracy, write_report(directory))
+    score = f"{result.reading.name} {result.reading.text(result.final_accuracy)}"
+    _log.info("Final %s. Report: %s", score, write_report(directory))
     if problem := result.summary.get("problem"):  # Flower is to call it failed, too
         print(f"fedgmr: {problem}", file=sys.stderr, flush=True)
         raise ValueError(problem)
@@ -74,7 +75,7 @@ def run(
     else:
         recipe = load_recipe(_recipe_source(str(config.get("recipe", "quickstart"))), _overrides(config))
         directory = Path(output) if output else _new_directory(recipe.name)
-    with locked(directory) if resume else contextlib.nullcontext():
+    with recipe.execution.own_threads(), locked(directory) if resume else contextlib.nullcontext():
         assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
         title = recipe.method.title or recipe.method.name
         try:
@@ -99,10 +100,13 @@ def assemble_deployed(
             f"evaluation.{key} is {getattr(recipe.evaluation, key)}: a deployed server does not have the samples of "
             "its clients; set it to 0."
         )
+    links, wanted = recipe.fleet.resolved_links(), recipe.deployment.min_clients
+    if wanted is not None and wanted > len(links):
+        raise SettingError(f"deployment.min_clients is {wanted}: the fleet has {len(links)} clients, give no more.")
     made = make_task(recipe)
     recipe = resolve(recipe, made)
     task = as_evaluated(made, recipe).to(usable_device(recipe.device))
-    links, method = recipe.fleet.resolved_links(), recipe.method
+    method = recipe.method
     server, evaluator = make_server(recipe, task)
     layout = server.layout
     if layout.dtype != torch.float32:
