@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-
 _DEEPEST = 100  # dots in a path
 
 
