@@ -17,8 +17,9 @@ def one_hot_bce(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def token_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of [batch, length, vocabulary] outputs, mean over the targets that are no padding."""
-    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PAD)
+    """Cross-entropy of [batch, length, vocabulary] outputs, mean over the targets that are no padding; 0 for none."""
+    total = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PAD, reduction="sum")
+    return total / (targets != PAD).sum().clamp(min=1)
 
 
 def padded_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -167,7 +167,9 @@ def test_sources(tree: Path, tmp_path: Path) -> None:
 
 
 def test_bad_options(tree: Path) -> None:
-    for pixels in (0, "large"):
+    with pytest.raises(ValueError, match=r"task\.options\.cache is 5: give the path of a directory, as a text"):
+        imagenet100(root=str(tree.parent), cache=5)  # type: ignore[arg-type]
+    for pixels in (0, "large", True):
         with pytest.raises(
             ValueError, match=rf"task\.options\.pixels is {pixels!r}: give a whole number of at least 1"
         ):

@@ -47,6 +47,12 @@ def test_recall_by_class() -> None:
     assert [metrics.recall(4).name, metrics.recall(4, of="worst").name] == ["mean recall", "worst recall"]
 
 
+@pytest.mark.parametrize("of", [4, -1, "best", None])
+def test_a_recall_that_there_is_not(of: Any) -> None:
+    with pytest.raises(ValueError, match=rf"of is {of!r}: give mean, worst, or the number of a class, 0 to 3\."):
+        metrics.recall(4, of=of)
+
+
 def test_errors_are_pooled_over_samples() -> None:
     batches = [
         (torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 4.0])),  # off by 1 and by 2
@@ -70,6 +76,8 @@ def test_top_k_and_perplexity() -> None:
     assert pooled(metrics.perplexity(), (even, torch.tensor([0, 1, 2, 3]))) == pytest.approx(5)
     ignoring = metrics.perplexity(lambda o, t: functional.cross_entropy(o, t, ignore_index=0), ignore=0)
     assert pooled(ignoring, (even, torch.tensor([0, 1, 2, 0])), (even[:1], torch.tensor([4]))) == pytest.approx(5)
+    nothing = even[:2], torch.zeros(2, dtype=torch.int64)
+    assert pooled(ignoring, (even, torch.tensor([0, 1, 2, 0])), nothing) == pytest.approx(5), "a batch of padding alone"
     assert pooled(metrics.perplexity(lambda o, t: o.mean()), (torch.full((1, 1), 1e4), torch.tensor([0]))) == math.inf
 
 
