@@ -1,5 +1,6 @@
 """ImageNet-100: a tree of images decoded once, random parts of images, the stand-in, and the paper's recipe."""
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,16 @@ def test_a_cache_that_cannot_be_written(tree: Path, tmp_path: Path) -> None:
         ValueError, match=r"imagenet100-7\.npz cannot be written \(.*\): give task\.options\.cache, a direc"
     ):
         ImageFolders(pixels=7, cache=tmp_path / "file").read(tree)
+
+
+def test_a_disk_that_is_full_at_last(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(ValueError, match=r"imagenet100-7\.npz cannot be written \(No space left on device\): give"):
+        ImageFolders(pixels=7, cache=tmp_path).read(tree)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_random_parts_of_images() -> None:

@@ -106,6 +106,12 @@ def test_readings() -> None:
         "82.25 %",
         "1.25 °C",
     ]
+    assert [share.target_text(target) for target in (0.57, 0.82255, 0.99995, 1)] == [
+        "57.0 %",
+        "82.255 %",
+        "99.995 %",
+        "100.0 %",
+    ]
     # 95 % of 0.827 is 0.78565; 105 % of 1.25 is 1.3125; a negative score falls by 5 % of its size.
     assert [share.near(0.827), error.near(1.25), Reading(unit="", name="R²").near(-2.0)] == [0.785, 1.313, -2.1]
     assert [share.near(0.0), share.near(math.nan)] == [0.0, 0.0]
