@@ -294,10 +294,7 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
             named_method(pattern, settings, path=f"methods.{pattern}")
         elif ":" not in pattern and not fnmatchcase(name or "", pattern):
             _refuse_unknown(pattern, settings)
-    settled.pop("methods", None)
-    for key in _NAMED:
-        if isinstance(settled.get(key), str):
-            settled[key] = {"name": settled[key]}
+    settled = _with_names({key: section for key, section in settled.items() if key != "methods"})
     if name is not None:
         tunings = [settings for pattern, settings in rules.items() if fnmatchcase(name, pattern)]
         settled["method"] = named_method(name, *tunings, given)

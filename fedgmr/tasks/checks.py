@@ -90,8 +90,8 @@ def _made(task: "Task") -> nn.Module:
             first, second = task.initial_model(0), task.initial_model(0)
         except Exception as error:
             raise ValueError(
-                f"{task.name}.model cannot make a module ({error}): give a function that needs no arguments, such as "
-                "lambda: MyNet()."
+                f"{task.name}.model cannot make a module ({say_in_one_line(error)}): give a function that needs no "
+                "arguments, such as lambda: MyNet()."
             ) from error
     if not isinstance(first, nn.Module):
         raise ValueError(f"{task.name}.model makes a {type(first).__name__}: let it return an nn.Module.")
