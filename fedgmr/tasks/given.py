@@ -113,13 +113,14 @@ def _rows(data: Any, where: str, columns: Columns | None, users: Any) -> Source:
     if not len(data):
         raise ValueError(f"{where} has 0 inputs and 0 targets: give as many of each, at least one.")
     first = first_sample(data, where)
-    names: list[Any] = [0]
-    single, target = True, 1
+    parts: tuple[Sequence[Any], bool, Any] = ((0,), True, 1)  # of a pair
     if isinstance(first, Mapping):
-        names, single, target = name_columns(first, where, columns, users)
+        parts = name_columns(first, where, columns, users)
     elif not isinstance(first, tuple | list) or len(first) != 2:
         word = f"{len(first)} entries" if isinstance(first, tuple | list) else type(first).__name__
         raise ValueError(f"{where}[0] is {word}: let every sample be (input, target), or a mapping of columns.")
+
+    names, single, target = parts
 
     def read(places: Places) -> Batch:
         items = [data[int(at)] for at in places]
@@ -140,7 +141,7 @@ def _known_targets(data: Any) -> Tensor | None:
     if isinstance(data, Subset):
         whole = _known_targets(data.dataset)
         return None if whole is None else whole[torch.as_tensor(data.indices)]
-    targets = getattr(data, "targets", None)
+    targets: Any = getattr(data, "targets", None)
     if not hasattr(targets, "__len__") or getattr(data, "target_transform", None) is not None:
         return None
     if len(targets) != len(data):

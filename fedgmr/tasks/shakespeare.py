@@ -67,13 +67,9 @@ def _samples(path: Path, roles: dict[str, str], length: int) -> tuple[Samples, S
             "task.options.length."
         )
     kept = [len(rows) - max(1, round(_TEST_SHARE * len(rows))) for rows in spoken]
-    train = [rows[:count] for rows, count in zip(spoken, kept, strict=True)]
-    test = [rows[count:] for rows, count in zip(spoken, kept, strict=True)]
-    return (
-        shifted(chain.from_iterable(train)),
-        shifted(chain.from_iterable(test)),
-        torch.from_numpy(np.repeat(np.arange(len(spoken)), kept)),
-    )
+    train = chain.from_iterable(rows[:count] for rows, count in zip(spoken, kept, strict=True))
+    test = chain.from_iterable(rows[count:] for rows, count in zip(spoken, kept, strict=True))
+    return shifted(train), shifted(test), torch.from_numpy(np.repeat(np.arange(len(spoken)), kept))
 
 
 def _windows(text: str, length: int) -> Tokens:
