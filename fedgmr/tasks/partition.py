@@ -4,6 +4,7 @@ IID, Dirichlet(alpha) over the classes, or by user id. A client's sample order i
 consumed), so lazily batched training, a resume and a restarted real client all see the same mini-batches.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -95,6 +96,8 @@ class Dirichlet:
             raise ValueError(
                 "partition.kind is dirichlet: this task has no integer label per sample; use iid or by_user."
             )
+        if math.isinf(self.alpha):
+            raise ValueError("partition.alpha is inf: give a finite number; for equal shares use partition=iid.")
         needed = self.min_samples * pool.clients
         if needed > len(pool.indices):
             raise ValueError(

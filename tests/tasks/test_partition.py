@@ -130,6 +130,11 @@ def test_dirichlet_that_never_deals_enough() -> None:
         Dirichlet(alpha=0.01, min_samples=10).deal(pool(100, classes=2))
 
 
+def test_dirichlet_without_end() -> None:
+    with pytest.raises(ValueError, match=r"partition\.alpha is inf: give a finite number; for equal shares use .*iid"):
+        Dirichlet(alpha=float("inf")).deal(pool())
+
+
 def test_dirichlet_needs_labels() -> None:
     with pytest.raises(ValueError, match="no integer label per sample; use iid or by_user"):
         Dirichlet().deal(pool(classes=None))
