@@ -97,7 +97,8 @@ class Reading:
     def target_text(self, target: float) -> str:
         """A target, never rounded to fewer digits than it has: `80.0 %`, `82.25 %`, `1.25`."""
         if self.share:
-            return f"{100 * target:.2f}".removesuffix("0") + f" {self.unit}"
+            percent = f"{100 * target:.10g}"
+            return f"{percent}{'' if '.' in percent else '.0'} {self.unit}"
         return f"{target:.10g} {self.unit}".rstrip()
 
     def check_target(self, target: float, name: str = "target") -> None:

@@ -18,7 +18,7 @@ from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
 from fedgmr.server.participation import Participation
 from fedgmr.settings.build import build, settle
-from fedgmr.settings.refusals import SettingError, suggestion
+from fedgmr.settings.refusals import Place, SettingError, suggestion
 from fedgmr.settings.schema import brief, plain, schema
 from fedgmr.settings.slots import keys_of
 from fedgmr.settings.text import apply_overrides, read_mapping
@@ -277,12 +277,13 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
         data["method"] = method
     settled = apply_overrides(data, overrides, named=_NAMED)
     version = settled.get("schema_version", SCHEMA_VERSION)
-    if isinstance(version, int) and version != SCHEMA_VERSION:  # its keys may be others, so this comes first
+    if isinstance(version, int | float) and version != SCHEMA_VERSION:  # its keys may be others, so this comes first
         fix = "; tools/rewrite_results.py rewrites kept runs" if version < SCHEMA_VERSION else ""
         raise SettingError(f"schema_version is {version}: this release reads version {SCHEMA_VERSION}{fix}.")
     tuned = settled.get("methods", {})
     if not isinstance(tuned, Mapping):
-        raise SettingError(f"methods is {tuned!r}: give a mapping from method names to their settings.")
+        raise Place("methods").refusal(tuned, "a mapping from method names to their settings")
+    Place("methods").check_names(tuned)
     name, given = _named(settled.get("method"))
     sections = _tuned_sections(data, tuned, name)
     if sections:
@@ -293,10 +294,7 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
             named_method(pattern, settings, path=f"methods.{pattern}")
         elif ":" not in pattern and not fnmatchcase(name or "", pattern):
             _refuse_unknown(pattern, settings)
-    settled.pop("methods", None)
-    for key in _NAMED:
-        if isinstance(settled.get(key), str):
-            settled[key] = {"name": settled[key]}
+    settled = _with_names({key: section for key, section in settled.items() if key != "methods"})
     if name is not None:
         tunings = [settings for pattern, settings in rules.items() if fnmatchcase(name, pattern)]
         settled["method"] = named_method(name, *tunings, given)
@@ -327,7 +325,9 @@ def _named(method: Any) -> tuple[str | None, dict[str, Any]]:
         return None, {}
     if "name" not in method:
         raise SettingError("method.name is missing: name a method, see `fedgmr list`.")
-    return str(method["name"]), {key: value for key, value in method.items() if key != "name"}
+    if not isinstance(method["name"], str):
+        raise Place("method.name").refusal(method["name"], "the name of a method, see `fedgmr list`")
+    return method["name"], {key: value for key, value in method.items() if key != "name"}
 
 
 def _tuned_sections(data: Mapping[str, Any], tuned: Mapping[str, Any], name: str | None) -> dict[str, Any]:
@@ -337,7 +337,7 @@ def _tuned_sections(data: Mapping[str, Any], tuned: Mapping[str, Any], name: str
     """
     for pattern, settings in tuned.items():
         if not isinstance(settings, Mapping):
-            raise SettingError(f"methods.{pattern} is {settings!r}: give a mapping of settings.")
+            raise Place(f"methods.{pattern}").refusal(settings, "a mapping of settings")
     if not any(key in settings for settings in tuned.values() for key in TUNED):
         return {}
     # Of the sections alone: what they must agree on with the method is checked with the method.
@@ -366,7 +366,7 @@ def _refuse_unknown(pattern: str, settings: Mapping[str, Any]) -> None:
     known = keys_of(Method)
     for key in settings:
         if key not in known:
-            fix = suggestion(key, [*known, *TUNED], f"methods.{pattern}.")
+            fix = suggestion(str(key), [*known, *TUNED], f"methods.{pattern}.")
             raise SettingError(f"methods.{pattern}.{key} is not a known key: {fix}")
 
 
@@ -378,7 +378,7 @@ def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
 def read_recipe_data(source: str) -> dict[str, Any]:
     """Read the plain data of a recipe from a file, or by name from the package."""
     path, shipped = Path(source), shipped_recipes()
-    if path.exists() or path.suffix:
+    if path.suffix or (path.exists() and not path.is_dir()):  # a run's directory may be called as a recipe is
         return read_mapping(path)
     if source not in shipped:
         fix = suggestion(source, list(shipped))
@@ -396,13 +396,16 @@ def recipe_schema() -> dict[str, Any]:
     """Describe recipe files as JSON Schema, for editors."""
     whole = schema(Recipe)
     properties = whole["properties"]
-    method, sections = properties["method"], dict(properties)
-    for key in _NAMED:
-        properties[key] = {"anyOf": [{"type": "string", "description": "a name"}, properties[key]]}
-    tuned = {**method["properties"], **{key: {**sections[key], "required": []} for key in TUNED}}
+    method = properties["method"]
+    tuned = {**method["properties"], **{key: _or_name(key, {**properties[key], "required": []}) for key in TUNED}}
+    properties |= {key: _or_name(key, properties[key]) for key in _NAMED}
     properties["methods"] = {
         "type": "object",
         "description": "settings by method name, used for whichever method runs",
         "additionalProperties": {**method, "properties": tuned, "required": []},
     }
     return whole
+
+
+def _or_name(key: str, node: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [{"type": "string", "description": "a name"}, node]} if key in _NAMED else node

@@ -73,6 +73,21 @@ def test_only_the_tail_of_a_long_file_is_read(tmp_path: Path) -> None:
     assert last_row(path, a=0) is None  # too far back, and the cut line before it does no harm
 
 
+@pytest.mark.parametrize("length", [60_000, 66_000, 300_000])
+def test_rows_that_are_longer_than_the_tail(length: int, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    write_rows(path, *({"n": n, "fill": "x" * length} for n in range(3)))
+    for rest in ("", '{"n": 3, "fill": "' + "x" * length):
+        path.write_text(path.read_text() + rest)
+        row = last_row(path)
+        assert row is not None
+        assert row["n"] == 2
+    path.write_text('{"n": 3, "fill": "' + "x" * length)
+    assert last_row(path) is None
+    path.write_text("")
+    assert last_row(path) is None
+
+
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -100,7 +100,7 @@ def _same(fitted: Any, given: Any) -> bool:
     """Whether a value is what plain data gives; 3 is as good as 3.0, a number of NumPy's is not."""
     if isinstance(fitted, tuple) and isinstance(given, tuple):
         return len(fitted) == len(given) and all(map(_same, fitted, given))
-    return fitted is given or (type(given) in (int, float, str, dict) and fitted == given)
+    return fitted is given or (type(given) in (int, float, str, dict, list) and fitted == given)
 
 
 @cache
@@ -132,7 +132,7 @@ def imported(name: str, path: str) -> Any:
 
 
 def _convert(slot: Slot, value: Any, here: Place, base: Any) -> Any:
-    if value is None and slot.optional:
+    if slot.optional and (value is None or (slot.kinds and value == "none")):
         return None
     if slot.kinds:
         names_kind = isinstance(value, str) and slot.component and (value in slot.choices() or ":" in value)
@@ -153,16 +153,15 @@ def _convert_dataclass(slot: Slot, value: Any, here: Place, base: Any) -> Any:
             return _checked(value, here)
         raise here.refusal(value, slot.wanted())
     if isinstance(value, str):
-        cls = _class_of_kind(slot, value, here, base)
-        return None if cls is None else build(cls, {}, path=here)
+        return build(_class_of_kind(slot, value, here, base), {}, path=here)
     if slot.component and "kind" in value:
-        cls = _class_of_kind(slot, value["kind"], here.below("kind"), base)
         fields = {key: entry for key, entry in value.items() if key != "kind"}
-        if cls is not None:
-            return build(cls, fields, path=here, base=base if type(base) is cls else None)
-        for name in fields:
-            raise SettingError(f"{here.below(name)} cannot be set because {here} is none: give {slot.wanted()}.")
-        return None
+        if slot.optional and value["kind"] in (None, "none"):
+            for name in fields:
+                raise SettingError(f"{here.below(name)} cannot be set because {here} is none: give {slot.wanted()}.")
+            return None
+        cls = _class_of_kind(slot, value["kind"], here.below("kind"), base)
+        return build(cls, fields, path=here, base=base if type(base) is cls else None)
     if base is not None:
         return build(type(base), value, path=here, base=base)
     if len(slot.kinds) > 1:
@@ -170,13 +169,11 @@ def _convert_dataclass(slot: Slot, value: Any, here: Place, base: Any) -> Any:
     return build(slot.kinds[0], value, path=here)
 
 
-def _class_of_kind(slot: Slot, name: Any, here: Place, base: Any) -> type[Any] | None:
-    """Find the class that a kind names, or None where the component is switched off."""
+def _class_of_kind(slot: Slot, name: Any, here: Place, base: Any) -> type[Any]:
+    """Find the class that a kind names."""
     for cls in (*slot.kinds, *([] if base is None else [type(base)])):
         if name == kind_of(cls) and name is not None:
             return cls
-    if slot.optional and name in (None, "none"):
-        return None
     if not isinstance(name, str) or ":" not in name:
         raise here.refusal(name, slot.wanted(), slot.choices())
     found = imported(name, here)
@@ -187,7 +184,7 @@ def _class_of_kind(slot: Slot, name: Any, here: Place, base: Any) -> type[Any] |
 
 def _convert_simple(slot: Slot, member: Any, value: Any, here: Place, base: Any) -> Any:
     if member is Any:
-        return value
+        return _free(value, here)
     if member in (int, float):
         return _convert_number(slot, member, value)
     if member in (bool, str):
@@ -198,14 +195,27 @@ def _convert_simple(slot: Slot, member: Any, value: Any, here: Place, base: Any)
         return fits[0] if fits else _MISMATCH
     inner = slot.inside(member)
     if get_origin(member) is dict:
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        if not isinstance(value, Mapping):
             return _MISMATCH
+        here.check_names(value)
         return {name: _convert(inner, entry, here.below(name), None) for name, entry in value.items()}
     if isinstance(value, Mapping) and isinstance(base, tuple):
         return _update_elements(inner, value, here, base)
     if not isinstance(value, (list, tuple)):
         return _MISMATCH
     return tuple(_convert(inner, entry, here.below(index), None) for index, entry in enumerate(value))
+
+
+def _free(value: Any, here: Place) -> Any:
+    """A value that no annotation describes: refused where a file would give another one when it is read again."""
+    if isinstance(value, Mapping):
+        here.check_names(value)
+        return {name: _free(entry, here.below(name)) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_free(entry, here.below(index)) for index, entry in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise here.refusal(value, "a finite number, or a text")
+    return value
 
 
 def _convert_number(slot: Slot, member: type[Any], value: Any) -> Any:

@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+_DEEPEST = 100  # dots in a path
+
 
 class SettingError(ValueError):
     """A setting that cannot be used, said in one sentence: its key, its value and the fix."""
@@ -19,7 +21,9 @@ class Place(str):
     __slots__ = ()
 
     def below(self, name: Any) -> "Place":
-        """Return the place of a key or an entry below this one."""
+        """Return the place of a key or an entry below this one, of which there are no more than a few levels."""
+        if self.count(".") > _DEEPEST:
+            raise SettingError(f"{show_value(str(self))} is nested too deep: settings have a few levels.")
         return Place(f"{self}.{name}" if self else name)
 
     def index_below(self, name: str, length: int) -> int:
@@ -28,6 +32,12 @@ class Place(str):
             return int(name)
         fix = f"use an index from 0 to {length - 1}" if length else "the list is empty, give it whole"
         raise SettingError(f"{self.below(name)} is not an entry of the list {self}: {fix}.")
+
+    def check_names(self, names: Iterable[Any]) -> None:
+        """Refuse keys of the mapping that stands here if they are no text, which YAML admits and JSON does not."""
+        for name in names:
+            if not isinstance(name, str):
+                raise SettingError(f"{self} has the key {show_value(name)}, which is no text: put it in quotes.")
 
     def refusal(self, value: Any, wish: str, choices: Iterable[str] = ()) -> SettingError:
         """Refuse the value that stands here: ``wish`` says what to give, and a choice like the value is offered."""

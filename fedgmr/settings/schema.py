@@ -111,7 +111,7 @@ def _place(slot: Slot) -> dict[str, Any]:
     else:
         alternatives += [_object(cls, complete=not is_value(slot.default)) for cls in slot.kinds]
     if slot.optional:
-        alternatives.append({"type": "null"})
+        alternatives.append({"enum": [None, "none"]} if slot.kinds and not slot.component else {"type": "null"})
     if len(alternatives) == 1:
         return alternatives[0]
     # A component's forms exclude each other; simple members may overlap, as int | float does.

@@ -87,11 +87,11 @@ class Slot:
         return {name: self.metadata[name] for name in BOUNDS if name in self.metadata and member in (int, float)}
 
     def choices(self) -> list[str]:
-        """List the words that may stand here: literals, kinds, and none where a component may be absent."""
+        """List the words that may stand here: literals, kinds, and none where a dataclass may be absent."""
         words = [option for member in self.simple if get_origin(member) is Literal for option in get_args(member)]
         if self.component:
             words += [kind_of(kind) for kind in self.kinds]
-            words += ["none"] if self.optional and "none" not in words else []
+        words += ["none"] if self.kinds and self.optional and "none" not in words else []
         return [word for word in words if isinstance(word, str)]
 
     def wanted(self) -> str:
@@ -102,7 +102,7 @@ class Slot:
         elif self.kinds:
             phrases.append("a mapping with keys among " + ", ".join(keys_of(self.kinds[0])))
         if self.optional:
-            phrases.append("none" if self.component else "null")
+            phrases.append("none" if self.kinds else "null")
         return " or ".join(phrases)
 
     def _phrase(self, member: Any) -> str:

@@ -50,7 +50,8 @@ def split_names(text: str) -> list[str]:
 
 def import_paths(data: Any) -> Iterator[str]:
     """Yield the import paths in the plain data of a recipe: its task, its method, and components by their kind."""
-    for key, value in data.items() if isinstance(data, Mapping) else ():
+    entries = enumerate(data) if isinstance(data, list) else data.items() if isinstance(data, Mapping) else ()
+    for key, value in entries:
         name = value.get("name") if key in ("task", "method") and isinstance(value, Mapping) else None
         found = name if name is not None else value if key == "kind" else None
         if isinstance(found, str) and ":" in found:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.submodels.inputs import Inputs, each, leaves, outputs_of
+from fedgmr.tasks.collation import type_of
 from fedgmr.tasks.metrics import Metric, class_dim
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.trial import try_outputs
@@ -75,8 +76,8 @@ def _kind(samples: Samples) -> str:
     """The kind of samples in words; sizes are left out, because those of texts and images may differ."""
     inputs, targets = samples[:1]
     names = f" by the names {', '.join(inputs)}" if isinstance(inputs, dict) else ""
-    kinds = ", ".join(f"{_word(tensor)} with {tensor.dim() - 1} dimensions" for tensor in leaves(inputs))
-    return f"inputs{names} of {kinds}, and targets of {_word(targets)} with {targets.dim() - 1} dimensions"
+    kinds = ", ".join(f"{type_of(tensor)} with {tensor.dim() - 1} dimensions" for tensor in leaves(inputs))
+    return f"inputs{names} of {kinds}, and targets of {type_of(targets)} with {targets.dim() - 1} dimensions"
 
 
 def _made(task: "Task") -> nn.Module:
@@ -89,8 +90,8 @@ def _made(task: "Task") -> nn.Module:
             first, second = task.initial_model(0), task.initial_model(0)
         except Exception as error:
             raise ValueError(
-                f"{task.name}.model cannot make a module ({error}): give a function that needs no arguments, such as "
-                "lambda: MyNet()."
+                f"{task.name}.model cannot make a module ({say_in_one_line(error)}): give a function that needs no "
+                "arguments, such as lambda: MyNet()."
             ) from error
     if not isinstance(first, nn.Module):
         raise ValueError(f"{task.name}.model makes a {type(first).__name__}: let it return an nn.Module.")
@@ -124,7 +125,7 @@ def _outputs(task: "Task", bare: nn.Module, prepared: Inputs) -> Tensor | None:
 
 def _failure(task: "Task", model: nn.Module, prepared: Inputs, error: Exception) -> str:
     reason = say_in_one_line(error).rstrip(".")
-    shapes = " and ".join(f"{_word(tensor)} {list(tensor.shape)}" for tensor in leaves(prepared))
+    shapes = " and ".join(f"{type_of(tensor)} {list(tensor.shape)}" for tensor in leaves(prepared))
     fix = "make model and data fit each other"
     weights = {p.dtype for p in model.parameters() if p.is_floating_point()}
     types = {tensor.dtype for tensor in leaves(prepared)}
@@ -151,7 +152,3 @@ def _check_range(task: "Task", part: str, targets: Tensor, outputs: Tensor, like
             f"{task.name}.{part} has the target {int(targets[at])} at sample {at[0]}, and the model has outputs for "
             f"classes 0 to {classes - 1}: count classes from 0, or give the model more outputs."
         )
-
-
-def _word(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

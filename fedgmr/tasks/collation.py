@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.submodels.inputs import Inputs
+
+_NUMBERS = "give tensors or arrays of numbers of one type."
 
 
 def stack(values: Sequence[Any], where: str) -> Inputs:
@@ -22,7 +26,10 @@ def stack(values: Sequence[Any], where: str) -> Inputs:
     if isinstance(first, tuple):
         return tuple(stack(part, f"{where}[{at}]") for at, part in enumerate(zip(*values, strict=True)))
     if type(first) in (bool, int, float):
-        return torch.tensor(values)
+        try:
+            return torch.tensor(values)
+        except (TypeError, ValueError, RuntimeError) as error:  # None or text among them, or too large a number
+            raise ValueError(f"{where} make no tensor ({say_in_one_line(error)}): give a number for each.") from error
     tensors = [tensor_of(value, where) for value in values]
     shapes = {tuple(tensor.shape): None for tensor in tensors}
     if len(shapes) > 1:
@@ -38,9 +45,12 @@ def tensor_of(value: Any, where: str) -> Tensor:
     image = hasattr(value, "getbands")
     if hasattr(value, "to_numpy"):
         value = value.to_numpy()
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # lists in a list
+        raise ValueError(f"{where} holds rows of different lengths: {_NUMBERS}") from error
     if array.dtype.kind not in "biufc":
-        raise ValueError(f"{where} holds {_word(value)}, which is no number: give tensors or arrays of numbers.")
+        raise ValueError(f"{where} holds {_word(array) if array.ndim else type(value).__name__}: {_NUMBERS}")
     if image:
         array = np.ascontiguousarray(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
     if any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
@@ -55,7 +65,15 @@ def classes_as_int64(given: Any, targets: Tensor) -> Tensor:
     return targets if isinstance(given, Tensor) or not whole else targets.long()
 
 
-def _word(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return "rows of different lengths" if value.dtype == object else f"entries of type {value.dtype}"
-    return type(value).__name__ if not isinstance(value, list) else "rows of different lengths"
+def type_of(tensor: Tensor) -> str:
+    """The type of a tensor's numbers in a word: `float32`."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _word(array: NDArray[Any]) -> str:
+    if array.dtype != object:
+        return f"entries of type {array.dtype}"
+    types = {type(entry) for entry in array.flat}
+    if any(issubclass(kind, Sequence | np.ndarray) and kind is not str for kind in types):
+        return "rows of different lengths"
+    return f"entries of type {' and '.join(sorted(kind.__name__ for kind in types))}"

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.tasks.collation import classes_as_int64, stack, tensor_of
 from fedgmr.tasks.samples import Batch, Places, Source
 
@@ -74,7 +75,7 @@ def first_sample(data: Any, where: str) -> Any:
         first = data[0]
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(
-            f"{where}[0] cannot be read ({error}): give a dataset that has sample i at index i."
+            f"{where}[0] cannot be read ({say_in_one_line(error)}): give a dataset that has sample i at index i."
         ) from error
     if _drawn_so_far() != before:
         raise ValueError(

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
+from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.submodels.inputs import Inputs, each, leaves
-from fedgmr.tasks.collation import classes_as_int64, stack, tensor_of
+from fedgmr.tasks.collation import classes_as_int64, stack, tensor_of, type_of
 from fedgmr.tasks.columns import Columns, first_sample, is_table, name_columns, table_source
 from fedgmr.tasks.samples import Batch, LazyInputs, Places, Samples, Source
 
@@ -65,12 +66,13 @@ def settle(source: Source, where: str, lazy: bool | None) -> Samples:
         lazy = sum(tensor.nbytes for tensor in leaves(inputs)) * source.count > _LARGE * len(few)
     known = source.memory.targets if source.memory else source.targets
     if lazy:
-        if known is None or not torch.equal(known[: len(few)], targets):
+        if known is None or known.dtype != targets.dtype or not torch.equal(known[: len(few)], targets):
             known = torch.cat([source.read(places)[1] for places in _chunks(source.count)])
         return Samples(LazyInputs(lambda places: source.read(places)[0]), known, np.arange(source.count))
     everything = each(lambda tensor: tensor.new_empty((source.count, *tensor.shape[1:])), (inputs, targets))
     for places in _chunks(source.count):
         for room, part in zip(leaves(everything), leaves(source.read(places)), strict=True):
+            _check_alike(room, part, where)
             room[int(places[0]) : int(places[-1]) + 1] = part
     return Samples(*everything)
 
@@ -111,21 +113,23 @@ def _rows(data: Any, where: str, columns: Columns | None, users: Any) -> Source:
     if not len(data):
         raise ValueError(f"{where} has 0 inputs and 0 targets: give as many of each, at least one.")
     first = first_sample(data, where)
-    named: tuple[list[str], bool, str] | None = None
+    parts: tuple[Sequence[Any], bool, Any] = ((0,), True, 1)  # of a pair
     if isinstance(first, Mapping):
-        named = name_columns(first, where, columns, users)
+        parts = name_columns(first, where, columns, users)
     elif not isinstance(first, tuple | list) or len(first) != 2:
         word = f"{len(first)} entries" if isinstance(first, tuple | list) else type(first).__name__
         raise ValueError(f"{where}[0] is {word}: let every sample be (input, target), or a mapping of columns.")
 
+    names, single, target = parts
+
     def read(places: Places) -> Batch:
         items = [data[int(at)] for at in places]
-        if named is None:
-            inputs, answers = [item[0] for item in items], [item[1] for item in items]
-        else:
-            names, single, target = named
+        try:
             inputs = [item[names[0]] if single else {name: item[name] for name in names} for item in items]
             answers = [item[target] for item in items]
+        except (LookupError, TypeError) as error:
+            fix = f"let all samples be as {where}[0]"
+            raise ValueError(f"{where} has a sample that lacks a part ({say_in_one_line(error)}): {fix}.") from error
         targets = classes_as_int64(answers, stack(answers, f"{where}'s targets"))
         return stack(inputs, f"{where}'s inputs"), targets
 
@@ -137,10 +141,28 @@ def _known_targets(data: Any) -> Tensor | None:
     if isinstance(data, Subset):
         whole = _known_targets(data.dataset)
         return None if whole is None else whole[torch.as_tensor(data.indices)]
-    targets = getattr(data, "targets", None)
-    if targets is None or getattr(data, "target_transform", None) is not None or len(targets) != len(data):
+    targets: Any = getattr(data, "targets", None)
+    if not hasattr(targets, "__len__") or getattr(data, "target_transform", None) is not None:
         return None
-    return classes_as_int64(targets, tensor_of(targets, "targets"))
+    if len(targets) != len(data):
+        return None
+    try:
+        return classes_as_int64(None, tensor_of(targets, "targets"))
+    except ValueError:  # names, or files of targets: only reading tells
+        return None
+
+
+def _check_alike(room: Tensor, part: Tensor, where: str) -> None:
+    """Refuse samples that do not fit where the first ones do; PyTorch would cut numbers off, or repeat them."""
+    if part.shape[1:] != room.shape[1:]:
+        raise ValueError(
+            f"{where} has samples of the shapes {tuple(room.shape[1:])} and {tuple(part.shape[1:])}: give all one "
+            "shape, or pad them."
+        )
+    if not torch.can_cast(part.dtype, room.dtype):
+        raise ValueError(
+            f"{where} has samples of {type_of(room)} and of {type_of(part)}: give all one type of numbers."
+        )
 
 
 def _is_rows(data: Any) -> bool:

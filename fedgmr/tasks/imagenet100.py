@@ -13,7 +13,7 @@ from fedgmr.tasks.formats.folders import CLASSES, ImageFolders
 from fedgmr.tasks.formats.packed import ImageSheets
 from fedgmr.tasks.images import FlipAndCrop, FlipAndResizedCrop, Normaliser
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, HeadInit, Norm, ResNet18
-from fedgmr.tasks.sources import Source, check_whole, check_word
+from fedgmr.tasks.sources import Source, check_path, check_whole, check_word
 from fedgmr.tasks.task import Augmentation, Task
 
 COLOURS = Normaliser(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -55,6 +55,7 @@ def imagenet100(
     last layer's initial weights are spread: up to 0.044, or 0.060.
     """
     check_whole("pixels", pixels, 1)
+    check_path("cache", cache)
     augment: Augmentation = FlipAndCrop(pad=8, black=COLOURS.black)
     chosen, place = Source.find("imagenet100", SOURCES, root, source)
     if chosen.name == "folders":

@@ -17,8 +17,9 @@ def one_hot_bce(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def token_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of [batch, length, vocabulary] outputs, mean over the targets that are no padding."""
-    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PAD)
+    """Cross-entropy of [batch, length, vocabulary] outputs, mean over the targets that are no padding; 0 for none."""
+    total = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PAD, reduction="sum")
+    return total / (targets != PAD).sum().clamp(min=1)
 
 
 def padded_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -32,10 +33,3 @@ def token_top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
     """Correct predictions over the targets that are no padding, and how many there were; to be pooled over batches."""
     real = targets != PAD
     return ((outputs.argmax(-1) == targets) & real).sum(), int(real.sum())
-
-
-def token_top5(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
-    """Targets among the five highest outputs, over those that are no padding, and how many there were."""
-    real = targets != PAD
-    among = (outputs.topk(5, -1).indices == targets.unsqueeze(-1)).any(-1)
-    return (among & real).sum(), int(real.sum())

@@ -75,6 +75,8 @@ def recall(classes: int, of: Literal["mean", "worst"] | int = "mean") -> Metric:
         classes: how many there are.
         of: the mean over the classes that occur, the worst of them, or one class by its number.
     """
+    if of not in ("mean", "worst", *range(classes)):
+        raise ValueError(f"of is {of!r}: give mean, worst, or the number of a class, 0 to {classes - 1}.")
     name = f"recall of class {of}" if isinstance(of, int) else f"{of} recall"
     measure, value = partial(_by_class, classes), partial(_recall, classes, of)
     return Metric(name=name, measure=measure, pooled=value, classes=True)
@@ -169,7 +171,8 @@ def _weighed(
     loss: Callable[[Tensor, Tensor], Tensor], ignore: int | None, outputs: Tensor, targets: Tensor
 ) -> tuple[Tensor, int]:
     count = _counted(targets, ignore)
-    return loss(outputs, targets) * count, count
+    # The mean of a loss over nothing is no number, and would be none of all batches.
+    return loss(outputs, targets) * count if count else outputs.new_zeros(()), count
 
 
 def _root(sums: Sequence[float], count: int) -> float:

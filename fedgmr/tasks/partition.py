@@ -4,8 +4,10 @@ IID, Dirichlet(alpha) over the classes, or by user id. A client's sample order i
 consumed), so lazily batched training, a resume and a restarted real client all see the same mini-batches.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
@@ -94,6 +96,8 @@ class Dirichlet:
             raise ValueError(
                 "partition.kind is dirichlet: this task has no integer label per sample; use iid or by_user."
             )
+        if math.isinf(self.alpha):
+            raise ValueError("partition.alpha is inf: give a finite number; for equal shares use partition=iid.")
         needed = self.min_samples * pool.clients
         if needed > len(pool.indices):
             raise ValueError(
@@ -105,6 +109,8 @@ class Dirichlet:
 
     def _drawn(self, pool: Pool, by_class: list[Indices]) -> list[Indices]:
         if self.draw == "legacy":
+            if pool.seed >= 1 << 32:
+                raise ValueError(f"seed is {pool.seed}: partition.draw is legacy, which takes seeds below 4294967296.")
             draw = np.random.RandomState(pool.seed)
             dealt = [np.split(m, c) for c, m in zip(self._cuts(draw, pool, by_class), by_class, strict=True)]
             return _enough([np.concatenate(parts) for parts in zip(*dealt, strict=True)], self.min_samples, "dirichlet")
@@ -166,7 +172,7 @@ class SampleOrder:
 
     def __init__(self, parts: Sequence[Indices], *, seed: int, batch_size: int) -> None:
         self.parts, self.seed, self.batch_size = list(parts), seed, batch_size
-        self._epochs: dict[tuple[int, int], Indices] = {}
+        self._epoch = lru_cache(_CACHED_EPOCHS)(self._drawn)  # which several threads may ask
 
     def batches(self, client: int, first: int, count: int) -> Indices:
         """Training indices [count, batch_size] of the client's mini-batches number `first` and on."""
@@ -180,10 +186,5 @@ class SampleOrder:
             start += taken
         return np.concatenate(pieces).reshape(count, self.batch_size)
 
-    def _epoch(self, client: int, epoch: int) -> Indices:
-        key = (client, epoch)
-        if key not in self._epochs:
-            self._epochs[key] = generator(self.seed, "order", client, epoch).permutation(self.parts[client])
-            if len(self._epochs) > _CACHED_EPOCHS:
-                self._epochs.pop(next(iter(self._epochs)))  # the oldest
-        return self._epochs[key]
+    def _drawn(self, client: int, epoch: int) -> Indices:
+        return generator(self.seed, "order", client, epoch).permutation(self.parts[client])

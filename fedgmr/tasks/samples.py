@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -31,10 +30,7 @@ class LazyInputs:
     def __init__(self, read: Callable[[Places], Inputs]) -> None:
         """`read` returns the inputs at these places, in their order, as tensors."""
         self._read = read
-
-    @cached_property
-    def _thread(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, thread_name_prefix="reading")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="reading")  # which begins with the first read
 
     def begin(self, places: Places) -> "Future[Inputs]":
         """Have these inputs read, after those asked for before."""

@@ -6,6 +6,7 @@ fetch: `fedgmr data --download shakespeare`.
 
 import string
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from fedgmr.tasks.models.causal_conv import CausalConv
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.sources import Source, check_whole
 from fedgmr.tasks.task import Task
-from fedgmr.tasks.words import Tokens
+from fedgmr.tasks.words import Tokens, shifted
 
 SOURCES = (
     Source(
@@ -66,9 +67,9 @@ def _samples(path: Path, roles: dict[str, str], length: int) -> tuple[Samples, S
             "task.options.length."
         )
     kept = [len(rows) - max(1, round(_TEST_SHARE * len(rows))) for rows in spoken]
-    train = np.concatenate([rows[:count] for rows, count in zip(spoken, kept, strict=True)])
-    test = np.concatenate([rows[count:] for rows, count in zip(spoken, kept, strict=True)])
-    return _shifted(train), _shifted(test), torch.from_numpy(np.repeat(np.arange(len(spoken)), kept))
+    train = chain.from_iterable(rows[:count] for rows, count in zip(spoken, kept, strict=True))
+    test = chain.from_iterable(rows[count:] for rows, count in zip(spoken, kept, strict=True))
+    return shifted(train), shifted(test), torch.from_numpy(np.repeat(np.arange(len(spoken)), kept))
 
 
 def _windows(text: str, length: int) -> Tokens:
@@ -77,9 +78,3 @@ def _windows(text: str, length: int) -> Tokens:
     starts = length * np.arange((len(numbers) - 1) // length)
     rows: Tokens = numbers[starts[:, None] + np.arange(length + 1)]
     return rows
-
-
-def _shifted(rows: Tokens) -> Samples:
-    """Inputs and targets are the same characters, one place apart."""
-    tokens = torch.from_numpy(rows)
-    return Samples(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())

@@ -49,9 +49,7 @@ class Source(Generic[_Read]):
         Raises:
             SettingError: there is no such source, directory or data; the sentence says what to put where.
         """
-        known = [source.name for source in sources]
-        if name != "auto" and name not in known:
-            raise SettingError(f"task.options.source is {name!r}: {suggestion(name, ['auto', *known])}")
+        check_word("source", name, ["auto", *(source.name for source in sources)])
         admitted = [source for source in sources if name in ("auto", source.name)]
         contents = ", or ".join(source.contents for source in admitted)
         directory = _data_root(root)
@@ -126,9 +124,15 @@ def download(task: str, root: str | None) -> Path:
 
 def check_whole(key: str, value: object, least: int, most: int | None = None) -> None:
     """Refuse a task option that is no whole number from `least` to `most`."""
-    if not isinstance(value, int) or value < least or (most is not None and value > most):
+    if type(value) is not int or value < least or (most is not None and value > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise SettingError(f"task.options.{key} is {value!r}: give a whole number {limits}.")
+
+
+def check_path(key: str, value: object) -> None:
+    """Refuse a task option that is no path."""
+    if value is not None and not isinstance(value, str):
+        raise SettingError(f"task.options.{key} is {value!r}: give the path of a directory, as a text.")
 
 
 def check_word(key: str, value: object, known: Sequence[str]) -> None:
@@ -155,6 +159,7 @@ def _sources() -> Iterator[tuple[str, Sequence[Source[object]]]]:
 
 def _data_root(root: str | None, key: str = "task.options.root") -> Path | None:
     """The directory with the data, if one is given (under `key`) or set in the environment; it has to exist."""
+    check_path("root", root)
     given = root or os.environ.get(_VARIABLE)
     if not given:
         return None

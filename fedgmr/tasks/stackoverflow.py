@@ -4,7 +4,7 @@ A fifth of the users is the test set; the vocabulary is that of the others. With
 small Stack Exchange sites or messages of the Ubuntu help channel stand in.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -18,14 +18,14 @@ from fedgmr.seeding import generator
 from fedgmr.settings.refusals import SettingError
 from fedgmr.tasks.formats.arrays import DataError
 from fedgmr.tasks.formats.lines import TextLines
-from fedgmr.tasks.losses import padded_cross_entropy, token_cross_entropy, token_top1, token_top5
-from fedgmr.tasks.metrics import Metric
+from fedgmr.tasks.losses import PAD, padded_cross_entropy, token_cross_entropy, token_top1
+from fedgmr.tasks.metrics import Metric, top_k
 from fedgmr.tasks.models.post_norm import PostNormTransformer
 from fedgmr.tasks.models.transformer import HEAD, Transformer2L
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.sources import Source, check_whole, check_word, kept_head
 from fedgmr.tasks.task import Task
-from fedgmr.tasks.words import TOKENS, WORDS, Tokens, Vocabulary
+from fedgmr.tasks.words import TOKENS, WORDS, Tokens, Vocabulary, shifted
 
 SOURCES = (
     Source(
@@ -54,7 +54,7 @@ SOURCES = (
 )
 METRICS = {
     "top1": Metric(measure=token_top1, name="top-1 accuracy"),
-    "top5": Metric(measure=token_top5, name="top-5 accuracy"),
+    "top5": top_k(5, ignore=PAD),
 }
 _POSITIONS = 128
 _EVALUATION_BATCH = 32  # whose logits are 164 MB
@@ -163,7 +163,7 @@ def _samples(path: Path, reading: _Reading) -> tuple[Samples, Samples, torch.Ten
         spoken = [vocabulary.tokens(words) for user in sorted(testers) for words in chosen[user]]
         test = [_windows(path, np.fromiter(chain.from_iterable(spoken), np.int64), reading.windows)]
     owners = np.repeat(np.arange(len(train)), [len(own) for own in train])
-    return _stacked(train), _stacked(test), torch.from_numpy(owners)
+    return shifted(chain.from_iterable(train)), shifted(chain.from_iterable(test)), torch.from_numpy(owners)
 
 
 def _windows(path: Path, stream: Tokens, size: int) -> list[Tokens]:
@@ -173,9 +173,3 @@ def _windows(path: Path, stream: Tokens, size: int) -> list[Tokens]:
             f"{path}: the test users wrote {len(stream)} tokens, less than task.options.windows, {size}; lower it."
         )
     return list(stream[: len(stream) // size * size].reshape(-1, size))
-
-
-def _stacked(by_user: Sequence[Sequence[Tokens]]) -> Samples:
-    """Inputs and targets are the same tokens, one place apart."""
-    tokens = torch.from_numpy(np.stack([row for rows in by_user for row in rows]))
-    return Samples(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())

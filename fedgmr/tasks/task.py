@@ -140,7 +140,10 @@ class Task:
 def named_task(name: str, options: Mapping[str, Any], seed: int) -> Task:
     """The task `name` (built in, or an import path) made with `options` under `seed`."""
     factory = task_factory(name)
-    accepted = inspect.signature(factory).parameters
+    try:
+        accepted = inspect.signature(factory).parameters
+    except (TypeError, ValueError) as error:  # no function, or one that tells nothing of itself
+        raise SettingError(f"task.name is {name!r}: give a function that returns a fedgmr Task.") from error
     open_ended = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
     for key in options:
         if key == "seed" or (key not in accepted and not open_ended):

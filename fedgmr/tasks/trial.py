@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.submodels.inputs import Inputs, leaves, outputs_of
+from fedgmr.tasks.collation import type_of
 from fedgmr.tasks.metrics import Metric, class_dim
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def check_metrics(
     counting = [metric.name for metric in metrics if metric.classes]
     if counting and targets.is_floating_point():
         raise ValueError(
-            f"{task} has targets of type {str(targets.dtype).removeprefix('torch.')} and the metric {counting[0]}, "
+            f"{task} has targets of type {type_of(targets)} and the metric {counting[0]}, "
             f"which counts right classes: give whole numbers as targets, or {_INSTEAD}."
         )
     word = getattr(loss, "__name__", type(loss).__name__)
@@ -125,5 +126,5 @@ def _failure(task: "Task", part: str, given: Inputs, targets: Tensor | None, err
     shapes = " and ".join(str(list(tensor.shape)) for tensor in leaves(given))
     told = f"inputs of shape {shapes}" if targets is None else f"outputs of shape {shapes}"
     if targets is not None:
-        told += f" and {str(targets.dtype).removeprefix('torch.')} targets of shape {list(targets.shape)}"
+        told += f" and {type_of(targets)} targets of shape {list(targets.shape)}"
     return f"{task.name}'s {part} fails on two samples, with {told} ({reason}): make them fit each other."

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedgmr.tasks.losses import PAD
+from fedgmr.tasks.samples import Samples
 
 WORDS = 10_000
 UNKNOWN, BEGIN, END = WORDS + 1, WORDS + 2, WORDS + 3
@@ -70,3 +72,9 @@ class Vocabulary:
             part = tokens[start : start + size]
             row[: len(part)] = part
             yield row
+
+
+def shifted(rows: Iterable[Tokens]) -> Samples:
+    """Inputs and targets are the same tokens, one place apart."""
+    tokens = torch.from_numpy(np.stack(list(rows)))
+    return Samples(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())

@@ -256,8 +256,19 @@ def test_free_mappings() -> None:
     assert made.options is not given
     assert made.shares == {"a": 1.0}
     assert refusal(options=[1]) == "options is [1]: give a mapping."
-    assert refusal(options={1: 2}) == "options is {1: 2}: give a mapping."
-    assert make(anything={1: [2]}).anything == {1: [2]}
+    assert refusal(options={1: 2}) == "options has the key 1, which is no text: put it in quotes."
+
+
+def test_a_free_value_is_refused_where_a_file_would_give_another_one() -> None:
+    assert refusal(options={"a": [{None: 2}]}) == "options.a.0 has the key null, which is no text: put it in quotes."
+    assert refusal(anything=[{True: 2}]) == "anything.0 has the key true, which is no text: put it in quotes."
+    assert refusal(options={"a": math.inf}) == "options.a is inf: give a finite number, or a text."
+    assert refusal(anything=[math.nan]) == "anything.0 is nan: give a finite number, or a text."
+    assert make(anything="inf").anything == "inf"
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    assert refusal(anything=deep).endswith("... is nested too deep: settings have a few levels.")
 
 
 def test_unsupported_annotations_are_for_the_programmer() -> None:
@@ -299,7 +310,16 @@ def test_no_mapping() -> None:
     assert refusal(fleet=3) == "fleet is 3: give a mapping with keys among links, noise."
     assert refusal(fleet="a:b") == "fleet is 'a:b': give a mapping with keys among links, noise."
     assert refusal(fleet=None) == "fleet is null: give a mapping with keys among links, noise."
-    assert refusal(window="w") == "window is 'w': give a mapping with keys among first, last or null."
+    assert refusal(window="w") == "window is 'w': give a mapping with keys among first, last or none."
+
+
+def test_none_switches_off_whatever_may_be_absent() -> None:
+    base = Recipe(seed=1, window=Window(first=1))
+    for off in ("none", None):
+        assert make(window=off, third=off).window is None
+        assert build(Recipe, {"window": off}, base=base).window is None
+    assert refusal(window="non").endswith("or none (did you mean none?).")
+    assert make(note="none").note == "none"
 
 
 def test_long_values_are_cut() -> None:
@@ -673,6 +693,8 @@ def test_schema_of_a_component() -> None:
         {"restoration": {"kind": f"{HERE}:Mine", "depth": 1}},
         {"fleet": {"links": [{"up": 3}]}},
         {"budget": "auto"},
+        {"window": "none"},
+        {"window": None},
         {"ramp": {"kind": "saturation"}},
     ],
 )

@@ -190,6 +190,7 @@ def test_malformed_overrides(item: str) -> None:
         ("l.-1=1", "l.-1 is not an entry of the list l: use an index from 0 to 1."),
         ("l.x.y=1", "l.x is not an entry of the list l: use an index from 0 to 1."),
         ("e.0=1", "e.0 is not an entry of the list e: the list is empty, give it whole."),
+        (".".join("k" * 3000) + "=1", f"'{'k.' * 28}... is nested too deep: settings have a few levels."),
         ("a=[1", "Override 'a=[1', line 1, column 3 is not valid YAML: "),
         ("a={b: 1, b: 2}", "Override 'a={b: 1, b: 2}', line 1, column 8 is not valid YAML: the key 'b'"),
     ],

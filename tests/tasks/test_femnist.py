@@ -92,6 +92,11 @@ def test_missing_data_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         femnist()
     with pytest.raises(SettingError, match=r"task\.options\.source is 'emnst': did you mean emnist\?"):
         femnist(root=str(tmp_path), source="emnst")
+    with pytest.raises(SettingError, match=r"task\.options\.source is 3: choose one of auto, leaf"):
+        femnist(root=str(tmp_path), source=3)  # type: ignore[arg-type]
+    for number in (2024, True, ["data"]):  # a directory's name that YAML reads as a number, for one
+        with pytest.raises(SettingError, match=r"task\.options\.root is .*: give the path of a directory, as a text"):
+            femnist(root=number)  # type: ignore[arg-type]
 
 
 def test_the_environment_tells_where(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,10 @@ def test_leaf_without_a_split_gives_a_tenth_of_every_writer_to_the_test(tmp_path
         (json.dumps({"users": ["a"], "user_data": {"a": {"x": [[1] * 784], "y": [62]}}}), "label 62 at sample 0: lab"),
         (json.dumps({"users": ["a"], "user_data": {"a": {"x": [[1] * 784], "y": [1, 2]}}}), "1 images and 2 labels"),
         (json.dumps({"users": ["a"], "user_data": {"a": {"x": [[1] * 784], "y": ["1"]}}}), "are no whole numbers"),
+        (
+            json.dumps({"users": ["a"], "user_data": {"a": {"x": [[1] * 784] * 2, "y": [[1], [1, 2]]}}}),
+            r"a\.json cannot be read as labels \(.*inhomogeneous.*\): get a complete copy",
+        ),
         (json.dumps({"users": ["a"], "user_data": {"a": {"x": [[1] * 784], "y": []}}}), "1 images and 0 labels"),
         (json.dumps({"users": ["a"], "user_data": {"a": {"x": [], "y": [1]}}}), "user 'a' that are not 784 numbers"),
         ('{"users": ["a"], "user_data": {"a": {"x": [[NaN]], "y": [1]}}}', "not 784 numbers"),
@@ -290,6 +294,18 @@ def test_download_of_cifar_unpacks_the_archive(tmp_path: Path, monkeypatch: pyte
     checksum = hashlib.md5(archive.read_bytes()).hexdigest()
     monkeypatch.setattr(cifar, "ARCHIVE", Download(url=archive.as_uri(), name="a.tar.gz", md5=checksum))
     assert CifarBatches().read(CifarBatches().download(root)).train[1].tolist() == [0, 1, 2] * 5
+
+    whole, write = (root / cifar.FOLDER / "test_batch").read_bytes(), Path.write_bytes
+
+    def torn(path: Path, content: bytes) -> int:
+        write(path, content[:10])
+        raise OSError("interrupted")
+
+    monkeypatch.setattr(Path, "write_bytes", torn)
+    with pytest.raises(ValueError, match="interrupted"):
+        CifarBatches().download(root)
+    assert (root / cifar.FOLDER / "data_batch_1").stat().st_size > 10
+    assert (root / cifar.FOLDER / "test_batch").read_bytes() == whole
 
 
 def test_download_of_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

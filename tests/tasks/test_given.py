@@ -216,6 +216,16 @@ def test_targets_that_a_dataset_tells_wrongly_are_read() -> None:
     assert torch.equal(samples_of(rows, lazy=True).targets, Y)
 
 
+@pytest.mark.parametrize("told", [Y.byte(), Y.float(), [f"{at}.png" for at in range(90)], 3, None])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_targets_are_those_that_samples_have(told: Any, *, lazy: bool) -> None:
+    rows = Rows()
+    rows.targets = told  # in another type, or something else altogether
+    targets = samples_of(rows, lazy=lazy).targets
+    assert targets.dtype == torch.int64
+    assert torch.equal(targets, Y)
+
+
 def test_images_have_their_channels_first() -> None:
     grey, colour = (np.arange(size, dtype=np.uint8).reshape(shape) for size, shape in ((6, (2, 3)), (18, (2, 3, 3))))
     made = samples_of([(Image.fromarray(grey), 0), (Image.fromarray(grey), 1)]).inputs

@@ -1,5 +1,6 @@
 """ImageNet-100: a tree of images decoded once, random parts of images, the stand-in, and the paper's recipe."""
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,16 @@ def test_a_cache_that_cannot_be_written(tree: Path, tmp_path: Path) -> None:
         ImageFolders(pixels=7, cache=tmp_path / "file").read(tree)
 
 
+def test_a_disk_that_is_full_at_last(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(ValueError, match=r"imagenet100-7\.npz cannot be written \(No space left on device\): give"):
+        ImageFolders(pixels=7, cache=tmp_path).read(tree)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_random_parts_of_images() -> None:
     augment = FlipAndResizedCrop(size=10)
     ramp = torch.linspace(0, 1, 24).expand(500, 1, 24, 24)
@@ -167,7 +178,9 @@ def test_sources(tree: Path, tmp_path: Path) -> None:
 
 
 def test_bad_options(tree: Path) -> None:
-    for pixels in (0, "large"):
+    with pytest.raises(ValueError, match=r"task\.options\.cache is 5: give the path of a directory, as a text"):
+        imagenet100(root=str(tree.parent), cache=5)  # type: ignore[arg-type]
+    for pixels in (0, "large", True):
         with pytest.raises(
             ValueError, match=rf"task\.options\.pixels is {pixels!r}: give a whole number of at least 1"
         ):

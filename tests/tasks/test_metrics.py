@@ -47,6 +47,12 @@ def test_recall_by_class() -> None:
     assert [metrics.recall(4).name, metrics.recall(4, of="worst").name] == ["mean recall", "worst recall"]
 
 
+@pytest.mark.parametrize("of", [4, -1, "best", None])
+def test_a_recall_that_there_is_not(of: Any) -> None:
+    with pytest.raises(ValueError, match=rf"of is {of!r}: give mean, worst, or the number of a class, 0 to 3\."):
+        metrics.recall(4, of=of)
+
+
 def test_errors_are_pooled_over_samples() -> None:
     batches = [
         (torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 4.0])),  # off by 1 and by 2
@@ -70,6 +76,8 @@ def test_top_k_and_perplexity() -> None:
     assert pooled(metrics.perplexity(), (even, torch.tensor([0, 1, 2, 3]))) == pytest.approx(5)
     ignoring = metrics.perplexity(lambda o, t: functional.cross_entropy(o, t, ignore_index=0), ignore=0)
     assert pooled(ignoring, (even, torch.tensor([0, 1, 2, 0])), (even[:1], torch.tensor([4]))) == pytest.approx(5)
+    nothing = even[:2], torch.zeros(2, dtype=torch.int64)
+    assert pooled(ignoring, (even, torch.tensor([0, 1, 2, 0])), nothing) == pytest.approx(5), "a batch of padding alone"
     assert pooled(metrics.perplexity(lambda o, t: o.mean()), (torch.full((1, 1), 1e4), torch.tensor([0]))) == math.inf
 
 
@@ -97,6 +105,12 @@ def test_readings() -> None:
         "80.0 %",
         "82.25 %",
         "1.25 °C",
+    ]
+    assert [share.target_text(target) for target in (0.57, 0.82255, 0.99995, 1)] == [
+        "57.0 %",
+        "82.255 %",
+        "99.995 %",
+        "100.0 %",
     ]
     # 95 % of 0.827 is 0.78565; 105 % of 1.25 is 1.3125; a negative score falls by 5 % of its size.
     assert [share.near(0.827), error.near(1.25), Reading(unit="", name="R²").near(-2.0)] == [0.785, 1.313, -2.1]

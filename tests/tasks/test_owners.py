@@ -51,6 +51,7 @@ def dealt(made: fedgmr.Task, clients: int, **sections: Any) -> list[list[int]]:
     """The samples that each client gets, where nothing is held out."""
     fleet = [fedgmr.Link(down=1.0, up=1.0)] * clients
     sections = {"evaluation": {"validation": "test"}, "training": {"batch_size": 1}, **sections}
+    sections["execution"] = {"executor": "sequential"}
     recipe = recipe_of(made, "fedavg", fleet, {"seconds": 1.0}, sections)
     run = assemble(resolve(recipe, made), made)
     order: Any = run.fleet.executor

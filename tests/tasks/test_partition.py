@@ -1,7 +1,9 @@
 """Who has which samples, and in which order a client walks them."""
 
 import itertools
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -128,6 +130,11 @@ def test_dirichlet_that_never_deals_enough() -> None:
         Dirichlet(alpha=0.01, min_samples=10).deal(pool(100, classes=2))
 
 
+def test_dirichlet_without_end() -> None:
+    with pytest.raises(ValueError, match=r"partition\.alpha is inf: give a finite number; for equal shares use .*iid"):
+        Dirichlet(alpha=float("inf")).deal(pool())
+
+
 def test_dirichlet_needs_labels() -> None:
     with pytest.raises(ValueError, match="no integer label per sample; use iid or by_user"):
         Dirichlet().deal(pool(classes=None))
@@ -218,6 +225,23 @@ def test_forgotten_epochs_come_back_the_same() -> None:
     assert np.array_equal(at.batches(0, 0, 2), first)
 
 
+def test_threads_may_ask_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedgmr.tasks.partition._CACHED_EPOCHS", 1)  # so that each drives out what others have drawn
+    shared = order(*[2] * 40, batch_size=2)
+
+    def ask(thread: int) -> None:
+        for number in range(8000):
+            shared.batches((7 * number + thread) % 40, number // 40, 1)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(ask, range(4)))
+    finally:
+        sys.setswitchinterval(before)
+
+
 # The split of the paper's released code for CIFAR-10: samples per class of every client.
 RELEASED = """
 8 2 827 84 682 1 19 425 56 3
@@ -250,6 +274,11 @@ def test_the_legacy_draw_deals_consecutive_samples_of_a_class() -> None:
     assert [part.tolist() for part in parts] == [[0, 2, 4], [6, 8, 10, 12, 14, 16, 18]]
     with pytest.raises(ValueError, match="min_samples is 5: the dirichlet partition leaves a client 3 samples; lower"):
         Dirichlet(alpha=1.0, min_samples=5, draw="legacy").deal(pool(10, clients=2, classes=1))
+
+
+def test_the_legacy_draw_takes_small_seeds() -> None:
+    with pytest.raises(ValueError, match=r"seed is 4294967296: partition\.draw is legacy, which takes seeds below 429"):
+        Dirichlet(draw="legacy").deal(pool(seed=1 << 32))
 
 
 def test_ascending_order_sorts_the_clients_of_the_seeded_draw() -> None:

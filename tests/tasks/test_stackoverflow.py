@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
 
 from fedgmr.settings.refusals import SettingError
+from fedgmr.tasks.losses import padded_cross_entropy, token_cross_entropy
 from fedgmr.tasks.stackoverflow import stackoverflow
 from fedgmr.tasks.words import BEGIN, END, TOKENS, UNKNOWN, Vocabulary
 from tasks.test_formats import write_lines
@@ -165,6 +169,33 @@ def test_padding_in_the_loss(root: Path) -> None:
     assert float(task.loss(outputs, targets)) == pytest.approx(math.log(2) * 10 / 6)
     assert float(stackoverflow(root=str(root)).loss(outputs, targets)) == pytest.approx(math.log(2) * 7 / 4)
     assert float(task.loss(outputs, torch.zeros(2, 4, dtype=torch.long))) == 0
+
+
+def test_a_batch_without_targets_has_no_loss_and_no_gradient() -> None:
+    for loss in (token_cross_entropy, padded_cross_entropy):
+        outputs = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
+        value = loss(outputs, torch.zeros(2, 3, dtype=torch.long))
+        value.backward()
+        assert outputs.grad is not None
+        assert (float(value.detach()), outputs.grad.abs().max().item()) == (0, 0)
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10_000), tokens=st.integers(2, 300), padding=st.floats(0, 0.9))
+def test_the_loss_is_pytorchs_where_there_are_targets(seed: int, tokens: int, padding: float) -> None:
+    draws = torch.Generator().manual_seed(seed)
+    outputs = torch.randn(4, 9, tokens, generator=draws)
+    targets = torch.randint(1, tokens, (4, 9), generator=draws)
+    targets[:, 1:] *= torch.rand(4, 8, generator=draws) >= padding
+    ours, theirs = outputs.clone().requires_grad_(), outputs.clone().requires_grad_()
+    first = token_cross_entropy(ours, targets)
+    second = functional.cross_entropy(theirs.flatten(0, -2), targets.flatten(), ignore_index=0)
+    first.backward()
+    second.backward()
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    assert torch.equal(first, second)
+    assert torch.equal(ours.grad, theirs.grad)
 
 
 def test_top5(root: Path) -> None:

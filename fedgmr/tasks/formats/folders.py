@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,19 +90,18 @@ def _decode(files: dict[str, list[tuple[Path, int]]], pixels: int, path: Path, m
     decoder, part = pillow(), path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = part.open("wb")
-    except OSError as error:
-        fix = "give task.options.cache, a directory with room for the decoded images"
-        raise DataError(f"{path} cannot be written ({error.strerror or error}): {fix}.") from error
-    try:
-        with file:
+        with part.open("wb") as file:
             arrays: dict[str, Any] = {"fingerprint": np.array(mark)}
             arrays["train"], arrays["train_labels"] = _squares(files["train"], 1.0, round(_ROOM * pixels), decoder)
             arrays["test"], arrays["test_labels"] = _squares(files["test"], _TEST_SHARE, pixels, decoder)
             np.savez(file, **arrays)
         part.replace(path)
+    except OSError as error:
+        fix = "give task.options.cache, a directory with room for the decoded images"
+        raise DataError(f"{path} cannot be written ({error.strerror or error}): {fix}.") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # where even its folder could not be made
+            part.unlink()
     return arrays
 
 

@@ -39,7 +39,7 @@ def _each(targets: Tensor) -> Tensor:
 
 def _real(targets: Tensor) -> Tensor:
     real = (targets != PAD).flatten(1)
-    return (real / real.sum(1, keepdim=True)).view(targets.shape)
+    return (real / real.sum(1, keepdim=True).clamp(min=1)).view(targets.shape)
 
 
 def _reached(targets: Tensor) -> Tensor:
