@@ -117,7 +117,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     if rest and (not hasattr(given, "recipe") or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
-        given.recipe += rest
+        given.recipe = [*given.recipe, *rest]
     given.command = tuple(arguments)
     return given
 

@@ -102,6 +102,7 @@ def _compare(given: argparse.Namespace) -> int:
         recipe = points[0].recipe
         as_evaluated(make_task(recipe), recipe).metrics[0].check_target(given.target, "--target")
     directory = words.output or _directory(points, words)
+    _check_no_run(directory, "output")
     with said_when_slow("looking for runs that are there, which takes the data"):
         plan = plan_comparison(points, directory)
     estimate = estimated(plan, [directory], apart=given.jobs > 1)
@@ -130,6 +131,9 @@ def _sweep(given: argparse.Namespace) -> int:
     data = read_recipe_data(words.source)
     points = grid_points(data, words.overrides, axes=given.grid, methods=methods, seeds=given.seeds)
     store, also = Path(given.store), [Path(place) for place in given.also]
+    _check_no_run(store, "--store")
+    if missing := [place for place in given.also if not Path(place).is_dir()]:
+        raise SettingError(f"--also is {missing[0]!r}, which is no directory: give one with runs below it.")
     words_of = [[f"{key.rpartition('.')[2]}-{value}" for key, value in point.values] for point in points]
     with said_when_slow("looking for runs that are there, which takes the data"):
         plan = plan_sweep([point.recipe for point in points], store, also=also, words=words_of)
@@ -154,6 +158,12 @@ def _sweep(given: argparse.Namespace) -> int:
         table.write(store)
         print(f"\nReport: {write_report(store, begun)}")
     return exit_code(outcomes)
+
+
+def _check_no_run(directory: Path, option: str) -> None:
+    """Refuse the directory of a run, whose report would be replaced, and below which nobody looks for others."""
+    if is_run(directory):
+        raise SettingError(f"{option} is {str(directory)!r}, which is itself a run: give another directory.")
 
 
 def _directory(points: Sequence[GridPoint], words: RecipeWords) -> Path:
