@@ -13,7 +13,6 @@ class Chart {
       zoom: null,
       log: false,
       axis: "seconds",
-      reading: null,
     });
     this.bar = make("div", { className: "bar" });
     this.canvas = make("canvas", { "aria-hidden": "true" });
@@ -75,7 +74,12 @@ class Chart {
       this.height = this.frame.y(line.y[next]);
       this.on.point(line.x[next], this);
     } else if (event.key === "+") this.zoomTo(middle - half, middle + half);
-    else if (event.key === "-") this.on.zoom(this.zoom && [middle - 4 * half, middle + 4 * half]);
+    else if (event.key === "-") {
+      const [least, most] = spanOf(this.lines);
+      const width = 8 * half;
+      const low = Math.max(least, Math.min(middle - width / 2, most - width)); // there is nothing beyond the ends
+      this.on.zoom(width < most - least ? [low, low + width] : null);
+    }
     else if (event.key === "Escape") this.on.zoom(null);
     else return;
     event.preventDefault();
@@ -134,7 +138,9 @@ class Chart {
     const told = [...read].sort((one, other) => distance(one) - distance(other)).slice(0, MOST_READ);
     told.sort((one, other) => other.line.y[other.place] - one.line.y[one.place]);
     const rows = told.map(({ line, place }) => {
-      const value = this.written(line.exact[place], line.spread?.[place]);
+      const { digits, unit } = line.reading;
+      const spread = isNumber(line.spread?.[place]) ? ` ± ${line.spread[place].toFixed(digits)}` : "";
+      const value = `${line.exact[place].toFixed(digits)}${spread}${unit ? ` ${unit}` : ""}`;
       const number = line.rows ? `row ${line.rows[place]}` : `${line.count} runs`;
       const where = this.axis === "bytes" ? bytes(line.x[place]) : short(line.x[place]);
       const cells = [swatch(line.place), line.name, value, number, `${where}${this.axis === "seconds" ? " s" : ""}`];
@@ -144,11 +150,6 @@ class Chart {
     if (read.length > told.length)
       this.box.append(make("div", { className: "soft" }, `and ${read.length - told.length} more`));
     placeBeside(this.box, x, MARGIN.top, this.frame.width);
-  }
-
-  written(value, spread) {
-    const { digits, unit } = this.reading;
-    return value.toFixed(digits) + (isNumber(spread) ? ` ± ${spread.toFixed(digits)}` : "") + (unit ? ` ${unit}` : "");
   }
 
   // The drawing for a file: as it stands, with the names of its lines below.

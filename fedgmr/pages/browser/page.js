@@ -142,7 +142,7 @@ class Page {
     find("run-choice").hidden = single;
     if (!table) return;
     find("table-title").textContent = table.title;
-    find("table-text").textContent = [table.text, ...table.notes.map((note) => `Note: ${note}.`)].join(" ");
+    find("table-text").textContent = [table.text, ...table.notes.map((note) => `Note: ${note}`)].join(" ");
     const cells = (tag, row) =>
       row.map((text, place) => make(tag, { className: place < table.words ? "text" : "" }, text));
     find("table").replaceChildren(
@@ -158,13 +158,12 @@ class Page {
     this.charts.forEach((chart, place) => {
       const wanted = this.view.y[place];
       const column = known.has(wanted) ? wanted : ([...known.keys()][place] ?? "loss");
-      const reading = known.get(column) ?? { label: column, unit: "", digits: 4, factor: 1 };
       const lines = linesOf(this.runs, groups, (run) => shown.has(run), this.view.x, column, this.view.smoothing);
       const x = this.view.x === "seconds" ? `${clock} time (s)` : AXES[this.view.x];
+      const labels = new Set(lines.map(({ reading }) => reading.label)); // several where tasks differ
       Object.assign(chart, {
         lines,
-        reading,
-        names: { x, y: reading.label },
+        names: { x, y: [...labels].join(", ") || (known.get(column)?.label ?? column) },
         axis: this.view.x,
         zoom: this.view.zoom,
         log: this.view.log[place],
@@ -218,12 +217,12 @@ class Page {
       select.dataset.names = JSON.stringify(names);
       select.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
     }
-    if (!run || !this.runs.rows(run)) return;
+    if (!run || (run.rows && !this.runs.rows(run))) return; // its rows are on their way
     select.value = run.name;
     this.followEvents(run);
     const activity = this.runs.activity(run);
     const zoom = this.view.x === "seconds" ? this.view.zoom : null;
-    const version = [run.id, this.runs.data.get(run.id).version, this.runs.events.get(run.id)?.version];
+    const version = [run.id, this.runs.data.get(run.id)?.version, this.runs.events.get(run.id)?.version];
     this.drawStrips(run, activity, zoom, JSON.stringify([version, run.status, zoom, innerWidth, colourOf("--paper")]));
     const signature = JSON.stringify([version, this.runs.texts.get(run.id), colourOf("--paper")]);
     if (signature === this.detail) return;

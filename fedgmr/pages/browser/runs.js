@@ -119,6 +119,11 @@ class Runs {
     return events.activity;
   }
 
+  // The metric that heads tables and maps: of the first run that has rows, by which it is known.
+  get metric() {
+    return (this.entries.find((run) => this.rows(run)) ?? this.entries[0])?.metric;
+  }
+
   rows(run) {
     return this.columns(run).seconds?.length ?? 0;
   }

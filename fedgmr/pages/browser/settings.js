@@ -40,10 +40,10 @@ class SettingsMap {
     const second = keys.find((key) => key !== across && key !== "seed" && key !== "method") ?? METRIC;
     const up = chosen[1] === METRIC || (axes.has(chosen[1]) && chosen[1] !== across) ? chosen[1] : second;
     this.drawTools(keys, across, up);
-    const { metric } = runs.entries[0];
+    const { metric } = runs;
     const last = (run) => (runs.columns(run)[run.metric.key] ?? []).findLast(isNumber);
     this.points = shown
-      .filter((run) => isNumber(last(run)))
+      .filter((run) => labelOf(run.metric) === labelOf(metric) && isNumber(last(run)))
       .map((run) => ({ run, value: last(run) * metric.factor, x: axes.get(across).of(run), y: axes.get(up)?.of(run) }));
     const height = Math.max(170, Math.min(420, SPACE.top + SPACE.bottom + 46 * (axes.get(up)?.texts.length ?? 5)));
     this.plot.style.height = `${height}px`;

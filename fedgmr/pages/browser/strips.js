@@ -29,7 +29,8 @@ function stretches(levels) {
 
 // Part 0 to 1 of the way from the palest to the darkest colour.
 function shade(part) {
-  return `color-mix(in srgb, ${colourOf("--high")} ${Math.round(100 * part)}%, ${colourOf("--low")})`;
+  const [low, high] = ["--low", "--high"].map((name) => colourOf(name).match(/[\da-f]{2}/g).map((pair) => parseInt(pair, 16)));
+  return `rgb(${low.map((value, place) => Math.round(value + part * (high[place] - value))).join()})`; // SVG knows no color-mix
 }
 
 const levelColour = (level, count) => shade(count > 1 ? level / (count - 1) : 1);
