@@ -76,6 +76,35 @@ def test_a_resume_is_not_told_how_to_be_shorter(
     assert capsys.readouterr().err.splitlines()[0] == "fedgmr: this takes about 25 min on this machine."
 
 
+def test_words_of_a_list_stand_on_either_side_of_an_option(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["trace", "make", "--seconds", "30", "drive", "--output", "lte.csv"]) == 0
+    assert main(["trace", "show", "--unit", "MiB/s", "lte.csv"]) == 0
+    assert main(["verify", "run", "--trust", "e2e", "absent"]) == 2
+    assert "There are no runs below absent" in capsys.readouterr().err
+    assert main(["report", "run", "--output", "page.html", "empty"]) == 2
+    assert "There are no runs below empty" in capsys.readouterr().err
+    given: list[object] = []
+    monkeypatch.setattr("fedgmr.cli.runs._resume", lambda words: given.append(words.changes))
+    assert main(["resume", "run", "--trust", "e2e", "seconds=700"]) == 0
+    assert given == [["seconds=700"]]
+    with pytest.raises(SystemExit, match="2"):
+        main(["resume", "run", "--unknown", "seconds=700"])
+    assert capsys.readouterr().err.endswith("unrecognized arguments: --unknown seconds=700\n")
+
+
+def test_a_working_directory_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["list"]) == 0
+    assert main(["verify", "runs"]) == 2
+    assert capsys.readouterr().err == "fedgmr: There are no runs below runs: give run directories.\n"
+
+
 def test_the_home_directory_in_an_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not every shell puts it in behind the sign."""
     monkeypatch.setenv("HOME", "/home/me")
