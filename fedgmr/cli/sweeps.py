@@ -53,10 +53,7 @@ def add_verbs(verbs: Any) -> None:
     RecipeWords.add_to(compare)
     compare.set_defaults(call=_compare)
     for verb in (demo, compare):
-        add_yes(verb)
         verb.add_argument("--methods", default=_METHODS, help="names with commas, or all")
-        verb.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
-        verb.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
         verb.add_argument("--target", type=float, help="value of the metric (accuracy: 0..1), for time and bytes to it")
         verb.add_argument(
             "--clients", action="store_true", help="add the 10th percentile, the worst client and Jain's index"
@@ -72,16 +69,17 @@ def add_verbs(verbs: Any) -> None:
         "--grid", action="append", default=[], metavar="KEY=V1,V2", help="values to try for a key; may be repeated"
     )
     sweep.add_argument("--methods", help="names with commas, or all (default: the recipe's)")
-    sweep.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
-    sweep.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
     sweep.add_argument("--store", metavar="DIR", default="runs/sweep", help="where the runs are (default: runs/sweep)")
     sweep.add_argument(
         "--also", action="append", default=[], metavar="DIR", help="a directory whose finished runs count too"
     )
     sweep.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or local")
     sweep.add_argument("--gpu-share", type=float, metavar="SHARE", help="with --ray: share of a GPU for each run")
-    add_yes(sweep)
     sweep.set_defaults(call=_sweep)
+    for verb in (demo, compare, sweep):
+        verb.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
+        verb.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
+        add_yes(verb)
 
 
 def _demo(given: argparse.Namespace) -> int:

@@ -192,7 +192,7 @@ def computed_seconds(browser: Browser) -> float:
 INTERACTIONS = {
     "zoom": "page.change({ zoom: [500 + 10 * time, 1500] })",
     "smooth": "page.change({ smoothing: 0.5 + time / 100 })",
-    "hide": "page.hide([page.runs.entries[time].name])",
+    "hide": "page.change({ hidden: [page.runs.entries[time].name] })",
     "single runs": "page.change({ bands: time % 2 === 0 })",
     "logarithm": "page.change({ log: [time % 2 === 0, false] })",
     "axis": "page.change({ x: ['bytes', 'tick', 'seconds'][time % 3], zoom: null })",

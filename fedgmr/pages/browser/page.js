@@ -17,11 +17,11 @@ class Page {
     find("charts").append(...this.charts.map(({ element }) => element));
     this.table = new RunTable(find("runs"), {
       toggle: (run) =>
-        this.hide(
-          this.view.hidden.includes(run.name)
+        this.change({
+          hidden: this.view.hidden.includes(run.name)
             ? this.view.hidden.filter((name) => name !== run.name)
             : [...this.view.hidden, run.name],
-        ),
+        }),
       choose: (run) => this.change({ run: run.name }),
       sort: (sort) => this.change({ sort }),
     });
@@ -64,10 +64,10 @@ class Page {
     find("filter").value = this.view.filter;
     find("filter").addEventListener("input", () => this.change({ filter: find("filter").value }));
     find("show-all").addEventListener("click", () =>
-      this.hide(this.view.hidden.filter((name) => !this.listed().some((run) => run.name === name))),
+      this.change({ hidden: this.view.hidden.filter((name) => !this.listed().some((run) => run.name === name)) }),
     );
     find("hide-all").addEventListener("click", () =>
-      this.hide([...new Set([...this.view.hidden, ...this.listed().map(({ name }) => name)])]),
+      this.change({ hidden: [...new Set([...this.view.hidden, ...this.listed().map(({ name }) => name)])] }),
     );
     find("chosen-run").addEventListener("change", () => this.change({ run: find("chosen-run").value }));
     window.addEventListener("hashchange", () => {
@@ -90,10 +90,6 @@ class Page {
     Object.assign(this.view, part);
     history.replaceState(null, "", fragmentOf(this.view) || location.pathname + location.search);
     this.soon();
-  }
-
-  hide(hidden) {
-    this.change({ hidden });
   }
 
   // Draws once before the next picture, however many changes there were.
@@ -143,12 +139,8 @@ class Page {
     if (!table) return;
     find("table-title").textContent = table.title;
     find("table-text").textContent = [table.text, ...table.notes.map((note) => `Note: ${note}`)].join(" ");
-    const cells = (tag, row) =>
-      row.map((text, place) => make(tag, { className: place < table.words ? "text" : "" }, text));
-    find("table").replaceChildren(
-      make("thead", {}, make("tr", {}, ...cells("th", table.header))),
-      make("tbody", {}, ...table.rows.map((row) => make("tr", {}, ...cells("td", row)))),
-    );
+    const columns = table.header.map((name, place) => [name, (row) => row[place], place < table.words ? "text" : ""]);
+    find("table").replaceChildren(...tableParts(columns, table.rows));
   }
 
   drawCharts(groups) {

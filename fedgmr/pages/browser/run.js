@@ -19,12 +19,8 @@ function marksOf(entries) {
 // A table with a heading, or nothing where it has no rows; the first column is text.
 function smallTable(title, header, rows) {
   if (!rows.length) return [];
-  const cells = (tag, values) =>
-    values.map((value, place) =>
-      make(tag, { className: place ? "" : "text", ...(tag === "th" ? { scope: "col" } : {}) }, value),
-    );
-  const body = rows.map((row) => make("tr", {}, ...cells("td", row)));
-  const table = make("table", {}, make("thead", {}, make("tr", {}, ...cells("th", header))), make("tbody", {}, ...body));
+  const columns = header.map((name, place) => [name, (row) => row[place], place ? "" : "text"]);
+  const table = make("table", {}, ...tableParts(columns, rows));
   return [make("div", { className: "small" }, make("h3", {}, title), make("div", { className: "wide" }, table))];
 }
 

@@ -29,19 +29,13 @@ function quantities(runs) {
 }
 
 function readingOf(column, { metric, others }) {
-  const leads =
-    column === metric.key || (column.startsWith("view ") && !column.endsWith(" loss")) || column === "validation";
+  const leads = column === metric.key || column.startsWith("view ") || column === "validation";
   if (column in SERVER) return { factor: 1e-6, ...SERVER[column] };
   const other = others.find(({ key }) => key === column);
   if (other) return { ...other, label: labelOf(other) };
   if (!leads) return { label: column.replaceAll("_", " "), factor: 1, unit: "", digits: 4 };
   const name = column === metric.key ? metric.name : `${metric.name}, ${column}`;
-  return {
-    label: labelOf({ ...metric, name }),
-    factor: metric.factor,
-    unit: metric.unit,
-    digits: metric.digits,
-  };
+  return { ...metric, label: labelOf({ ...metric, name }) };
 }
 
 // Runs by line: each alone, or those together that differ only by seed.

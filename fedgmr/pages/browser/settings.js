@@ -59,7 +59,10 @@ class SettingsMap {
     const options = keys.map((key) => [key, key]);
     find("map-tools").replaceChildren(
       labelled("across", choice(options, across, (key) => this.on([key, up === key ? "" : up]))),
-      labelled("up", choice([[METRIC, METRIC], ...options.filter(([key]) => key !== across)], up, (key) => this.on([across, key]))),
+      labelled(
+        "up",
+        choice([[METRIC, METRIC], ...options.filter(([key]) => key !== across)], up, (key) => this.on([across, key])),
+      ),
       button("PNG", "the map as a PNG image", () => savePng("settings", ...this.size(), (pen) => this.paint(pen))),
       button("SVG", "the map as an SVG drawing", () => saveSvg("settings", ...this.size(), (pen) => this.paint(pen))),
     );
@@ -155,8 +158,9 @@ class SettingsMap {
     const { unit, digits } = this.metric;
     const text = (value) => `${value.toFixed(digits)}${unit ? ` ${unit}` : ""}`;
     const lines = near.slice(0, MOST_READ).map(({ run, value }) => make("div", {}, `${run.name}: ${text(value)}`));
-    const mean = near.length > 1 ? [make("div", { className: "near" }, `mean of ${near.length}: ${text(meanOf(near))}`)] : [];
-    this.box.replaceChildren(...mean, ...lines);
+    if (near.length > 1)
+      lines.unshift(make("div", { className: "near" }, `mean of ${near.length}: ${text(meanOf(near))}`));
+    this.box.replaceChildren(...lines);
     placeBeside(this.box, x, y + 14, area.width);
   }
 }

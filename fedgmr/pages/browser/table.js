@@ -18,7 +18,7 @@ function runColumns(runs) {
       ? written({ ...metric, unit: "" }, value)
       : `${metric.name} ${written(metric, value)}`; // of another task
   return [
-    { name: "run", text: true, value: (run) => run.name, cell: (run, page) => page.nameOf(run) },
+    { name: "run", text: true, value: (run) => run.name },
     { name: "method", text: true, value: (run) => run.method },
     { name: "seed", value: (run) => run.seed },
     {
@@ -156,14 +156,10 @@ class RunTable {
     box.addEventListener("change", () => this.on.toggle(run));
     const chooser = button(run.name, `show ${run.name} in detail`, () => this.on.choose(run), "name");
     chooser.dataset.name = `choose ${run.name}`;
-    const name = run.page ? [chooser, make("a", { href: run.page, title: `the page of ${run.name}` }, "page")] : chooser;
-    const cells = columns.map(({ text, value, cell }) => {
-      const content = cell ? cell(run, { nameOf: () => name }) : (value(run) ?? "–");
-      return make(
-        "td",
-        { className: text ? "text" : "" },
-        ...[content].flat().map((each) => (typeof each === "number" ? String(each) : each)),
-      );
+    const link = run.page ? [make("a", { href: run.page, title: `the page of ${run.name}` }, "page")] : [];
+    const cells = columns.map(({ name, text, value, cell }) => {
+      const content = name === "run" ? [chooser, ...link] : cell ? cell(run) : (value(run) ?? "–");
+      return make("td", { className: text ? "text" : "" }, ...[content].flat());
     });
     const classes = [isHidden && "hidden", view.run === run.name && "chosen"].filter(Boolean).join(" ");
     return make(
