@@ -1,6 +1,7 @@
 """The words `[RECIPE] [key=value ...]` that most verbs take: their argument, and how they are read."""
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class RecipeWords:
     @staticmethod
     def add_to(parser: argparse.ArgumentParser) -> None:
         """Let a verb take a recipe and settings."""
-        parser.add_argument("recipe", nargs="*", metavar="RECIPE | key=value", help=_HELP)
+        parser.add_argument("recipe", nargs="*", default=(), metavar="RECIPE | key=value", help=_HELP)
 
     @classmethod
     def read(cls, words: Sequence[str]) -> "RecipeWords":
@@ -49,7 +50,7 @@ class RecipeWords:
         return cls(
             source=plain[0] if plain else _DEFAULT_RECIPE,
             overrides=tuple(word for word in overrides if not word.startswith("output=")),
-            output=Path(outputs[-1]) if outputs else None,
+            output=Path(os.path.expanduser(outputs[-1])) if outputs else None,  # zsh leaves ~ behind a `=`
         )
 
     @property

@@ -32,7 +32,7 @@ def estimated(
 
 
 def approve(seconds: float | None, shorter: Sequence[str], given: argparse.Namespace) -> None:
-    """Say that a command takes more than ten minutes, and how it would take less; at a terminal ask about hours.
+    """Say that a command takes more than ten minutes, and what would take less; at a terminal ask about hours.
 
     Raises:
         KeyboardInterrupt: the answer was no.
@@ -40,7 +40,8 @@ def approve(seconds: float | None, shorter: Sequence[str], given: argparse.Names
     if seconds is None or seconds <= _LONG:
         return
     about = f"this takes about {format_duration(seconds)} on this machine"
-    print(f"fedgmr: {about}. Shorter: {'; '.join(shorter)}.", file=sys.stderr, flush=True)
+    how = f" Shorter: {'; '.join(shorter)}." if shorter else ""
+    print(f"fedgmr: {about}.{how}", file=sys.stderr, flush=True)
     if seconds <= _VERY_LONG or given.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     print("Start it? [y/N] ", end="", file=sys.stderr, flush=True)

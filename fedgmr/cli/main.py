@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
@@ -20,11 +20,14 @@ from fedgmr.cli.verbs import GROUPS
 from fedgmr.notices import said_when_slow
 from fedgmr.version import __version__
 
+_LISTS = ("recipe", "changes", "runs", "directories", "words")  # arguments of several words; no verb has two of them
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     warnings.showwarning = _show_warning
-    sys.path.append(os.getcwd())  # a user's own task or method lies where the command is called
+    with suppress(FileNotFoundError):  # a directory that is no longer there
+        sys.path.append(os.getcwd())  # a user's own task or method lies where the command is called
     with _polite_ends():
         try:
             with said_when_slow("loading torch"):
@@ -113,11 +116,12 @@ def make_parser(groups: Collection[str] = tuple(GROUPS)) -> argparse.ArgumentPar
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = make_parser([group for group, verbs in GROUPS.items() if arguments and arguments[0] in verbs])
     given, rest = parser.parse_known_args(arguments)
-    # argparse does not take a list up again after an option, but settings may stand on either side of one.
-    if rest and (not hasattr(given, "recipe") or any(word.startswith("-") for word in rest)):
+    # argparse does not take a list up again after an option, but its words may stand on either side of one.
+    several = next((name for name in _LISTS if hasattr(given, name)), None)
+    if rest and (several is None or any(word.startswith("-") for word in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:
-        given.recipe += rest
+    if several:
+        setattr(given, several, [*getattr(given, several), *rest])
     given.command = tuple(arguments)
     return given
 

@@ -47,7 +47,11 @@ def add_verbs(verbs: Any) -> None:
     resume = verbs.add_parser("resume", help=HELP["resume"])
     resume.add_argument("run", metavar="RUN", help="a run directory")
     resume.add_argument(
-        "changes", nargs="*", metavar="seconds=S", help="a longer time budget, which prolongs a finished run, too"
+        "changes",
+        nargs="*",
+        default=(),
+        metavar="seconds=S",
+        help="a longer time budget, which prolongs a finished run, too",
     )
     add_yes(resume)
     resume.set_defaults(call=_resume)
@@ -94,12 +98,13 @@ def _run(given: argparse.Namespace) -> None:
     recipe = words.load()
     directory = words.directory(recipe.name)
     check_unused(directory)  # before anything takes time
-    shorter = f"{words.source}-short"
-    ways = [f"`{spoken(['run', shorter])}`"] if shorter in shipped_recipes() else []
     with goes_on(partial(resuming, directory, recipe, given.command)):
         with said_when_slow(f"reading the data of {recipe.task.name}"), recipe.execution.own_threads():
             task = make_task(recipe)
-        expected = _expected(recipe, directory, given, ways, task)
+        expected = _expected(recipe, directory, task)
+        shorter = f"{words.source}-short"
+        ways = [f"`{spoken(['run', shorter])}`"] if shorter in shipped_recipes() else []
+        approve(expected, [*ways, fewer_seconds(recipe, expected)], given)
         with Display(expected=expected) as display:
             row = display.begin("", recipe.label, recipe.seconds)
             result = run_recipe(recipe, directory, [row, _Place(directory)], task=task)
@@ -110,21 +115,18 @@ def _resume(given: argparse.Namespace) -> None:
     directory, seconds = Path(given.run), _more_seconds(given.changes)
     recipe = read_recipe(directory)
     recipe = replace(recipe, seconds=budget(directory, recipe, seconds))
-    expected = _expected(recipe, directory, given)
+    expected = _expected(recipe, directory)
+    approve(expected, [], given)  # its recipe is what it is
     with goes_on(partial(resuming, directory, recipe, given.command)), Display(expected=expected) as display:
         row = display.begin("", recipe.label, recipe.seconds)
         result = resume_run(directory, row, seconds=seconds)
     finish_run(directory, result.summary)
 
 
-def _expected(
-    recipe: Recipe, directory: Path, given: argparse.Namespace, shorter: Sequence[str] = (), task: Task | None = None
-) -> float | None:
-    """Wall seconds that a run may take; many are said, with shorter ways, and asked about."""
+def _expected(recipe: Recipe, directory: Path, task: Task | None = None) -> float | None:
+    """Wall seconds that a run takes from where it is."""
     run = PlannedRun(key="", recipe=recipe, directory=directory, status=run_status(directory))
-    seconds = estimated([run], task=task).total(1)
-    approve(seconds, [*shorter, fewer_seconds(recipe, seconds)], given)
-    return seconds
+    return estimated([run], task=task).total(1)
 
 
 class _Place(Watcher):
@@ -155,6 +157,9 @@ def _more_seconds(changes: Sequence[str]) -> float | None:
 
 
 def _model(given: argparse.Namespace) -> None:
+    for name in ("view", "level", "client", "output") if given.to is None else ():
+        if (value := getattr(given, name)) is not None:
+            raise SettingError(f"--{name} is {value!r} without --to: give a format, {' or '.join(FORMATS)}.")
     result = load(given.run)
     best = result.summary.get("best_view") or MERGED
     if given.to is None:
@@ -198,10 +203,10 @@ def _draw(places: Sequence[Path], folder: Path) -> None:
 
 
 def _verify(given: argparse.Namespace) -> int:
-    found = sorted({path.parent for place in given.runs for path in Path(place).rglob(RECIPE)})
-    if not found:
-        raise SettingError(f"There are no runs below {', '.join(given.runs)}: give run directories.")
-    wrong = 0
+    below = {place: [path.parent for path in Path(place).rglob(RECIPE)] for place in given.runs}
+    if empty := [place for place, runs in below.items() if not runs]:
+        raise SettingError(f"There are no runs below {', '.join(empty)}: give run directories.")
+    found, wrong = sorted(set().union(*below.values())), 0
     for directory in found:
         try:
             print(f"{directory}: {verify_run(directory)}")

@@ -53,10 +53,7 @@ def add_verbs(verbs: Any) -> None:
     RecipeWords.add_to(compare)
     compare.set_defaults(call=_compare)
     for verb in (demo, compare):
-        add_yes(verb)
         verb.add_argument("--methods", default=_METHODS, help="names with commas, or all")
-        verb.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
-        verb.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
         verb.add_argument("--target", type=float, help="value of the metric (accuracy: 0..1), for time and bytes to it")
         verb.add_argument(
             "--clients", action="store_true", help="add the 10th percentile, the worst client and Jain's index"
@@ -72,16 +69,17 @@ def add_verbs(verbs: Any) -> None:
         "--grid", action="append", default=[], metavar="KEY=V1,V2", help="values to try for a key; may be repeated"
     )
     sweep.add_argument("--methods", help="names with commas, or all (default: the recipe's)")
-    sweep.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
-    sweep.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
     sweep.add_argument("--store", metavar="DIR", default="runs/sweep", help="where the runs are (default: runs/sweep)")
     sweep.add_argument(
         "--also", action="append", default=[], metavar="DIR", help="a directory whose finished runs count too"
     )
     sweep.add_argument("--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, or local")
     sweep.add_argument("--gpu-share", type=float, metavar="SHARE", help="with --ray: share of a GPU for each run")
-    add_yes(sweep)
     sweep.set_defaults(call=_sweep)
+    for verb in (demo, compare, sweep):
+        verb.add_argument("--seeds", type=int, default=1, help="how many seeds, counted up from the recipe's")
+        verb.add_argument("--jobs", type=int, default=1, help="how many runs at once, in processes of their own")
+        add_yes(verb)
 
 
 def _demo(given: argparse.Namespace) -> int:
@@ -102,6 +100,7 @@ def _compare(given: argparse.Namespace) -> int:
         recipe = points[0].recipe
         as_evaluated(make_task(recipe), recipe).metrics[0].check_target(given.target, "--target")
     directory = words.output or _directory(points, words)
+    _check_no_run(directory, "output")
     with said_when_slow("looking for runs that are there, which takes the data"):
         plan = plan_comparison(points, directory)
     estimate = estimated(plan, [directory], apart=given.jobs > 1)
@@ -130,6 +129,9 @@ def _sweep(given: argparse.Namespace) -> int:
     data = read_recipe_data(words.source)
     points = grid_points(data, words.overrides, axes=given.grid, methods=methods, seeds=given.seeds)
     store, also = Path(given.store), [Path(place) for place in given.also]
+    _check_no_run(store, "--store")
+    if missing := [place for place in given.also if not Path(place).is_dir()]:
+        raise SettingError(f"--also is {missing[0]!r}, which is no directory: give one with runs below it.")
     words_of = [[f"{key.rpartition('.')[2]}-{value}" for key, value in point.values] for point in points]
     with said_when_slow("looking for runs that are there, which takes the data"):
         plan = plan_sweep([point.recipe for point in points], store, also=also, words=words_of)
@@ -154,6 +156,12 @@ def _sweep(given: argparse.Namespace) -> int:
         table.write(store)
         print(f"\nReport: {write_report(store, begun)}")
     return exit_code(outcomes)
+
+
+def _check_no_run(directory: Path, option: str) -> None:
+    """Refuse the directory of a run, whose report would be replaced, and below which nobody looks for others."""
+    if is_run(directory):
+        raise SettingError(f"{option} is {str(directory)!r}, which is itself a run: give another directory.")
 
 
 def _directory(points: Sequence[GridPoint], words: RecipeWords) -> Path:

@@ -57,4 +57,5 @@ def _word(value: Any) -> str:
 def _table(title: str, text: str, rows: Iterable[Sequence[str]], notes: Iterable[str], words: int) -> dict[str, Any]:
     """A table as the page takes it; its first `words` columns are texts."""
     header, *others = rows
-    return {"title": title, "text": text, "header": header, "rows": others, "notes": list(notes), "words": words}
+    ended = [f"{note.removesuffix('.')}." for note in notes]  # some are sentences that stand alone elsewhere
+    return {"title": title, "text": text, "header": header, "rows": others, "notes": ended, "words": words}

@@ -60,14 +60,14 @@ def page_with_data(
     """The page of all runs in and below directories, with links to the pages of those below `folder`.
 
     Raises:
-        SettingError: there are no runs.
+        SettingError: there are no runs in one of them.
     """
+    if empty := [str(directory) for directory in directories if not find_runs(directory)]:
+        names = ", ".join(empty)
+        raise SettingError(f"There are no runs below {names}: give run directories, or one with runs below it.")
     watch = Watch(directories, title=title, comparison=comparison)
     watch.verify()
     state = watch.state()
-    if not state["runs"]:
-        names = ", ".join(map(str, directories))
-        raise SettingError(f"There are no runs below {names}: give run directories, or one with runs below it.")
     data: dict[str, Any] = {"state": state, "columns": {}, "events": {}, "provenance": {}}
     for run in state["runs"]:
         number = run["id"]

@@ -3,6 +3,7 @@
 Read next: `server.py`, which answers a browser with them, and `report.py`, which puts them into a file.
 """
 
+import contextlib
 import math
 import threading
 import time
@@ -25,6 +26,7 @@ class Watch:
     def __init__(self, directories: Sequence[Path], *, title: str = "", comparison: Comparison | None = None) -> None:
         """`comparison`: the table of the runs where it was made already, with a target of its own, say."""
         self._directories = [Path(directory).absolute() for directory in directories]
+        self._labels = _labels(self._directories)
         self._title, self._comparison = title, comparison
         self._table: dict[str, Any] | None = None
         self._tabulated: object = None  # the runs of the table
@@ -102,13 +104,20 @@ class Watch:
     def _look(self) -> list[WatchedRun]:
         """The runs that are there, each with the number that it has once and for all."""
         found = []
-        for directory in self._directories:
-            try:
-                several = len(self._directories) > 1
+        for directory, label in zip(self._directories, self._labels, strict=True):
+            with contextlib.suppress(OSError):  # a directory that was removed just now
                 for files in find_runs(directory):
-                    name = f"{directory.name}/{files.name}" if several and files.path != directory else files.name
+                    inner = "" if files.path == directory else files.name
+                    name = "/".join(filter(None, (label, inner))) or files.name
                     named = RunFiles(path=files.path, name=name)
                     found.append(self._runs.setdefault(files.path, WatchedRun(len(self._runs), named)))
-            except OSError:  # a directory that was removed just now
-                continue
         return list(dict.fromkeys(found))
+
+
+def _labels(directories: Sequence[Path]) -> list[str]:
+    """As many of the last parts of directories as tell them apart; none of a single one."""
+    several, labels, count = len(set(directories)), [""] * len(directories), 0
+    while len(set(labels)) < several:
+        count += 1
+        labels = ["/".join(path.parts[-count:]) for path in directories]
+    return labels

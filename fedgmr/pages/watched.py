@@ -40,7 +40,7 @@ class WatchedRun:
         self.number, self.files = number, files
         self.rows = FollowedRows(files.path, lambda: Theory(self._recipe))
         self.settings: Mapping[str, Any] = {}
-        self._journal = JournalEvents(files.path) if (files.path / UPDATES).exists() else None
+        self._journal: JournalEvents | None = None
         self._recipe: Mapping[str, Any] = {}
         self._summary: Mapping[str, Any] = {}
         self._problem, self._at_work = "", False
@@ -65,7 +65,7 @@ class WatchedRun:
         if self._journal is not None:
             self._journal.advance()
         if changed:
-            self.notices = self._told()
+            self.notices = self._ending()
 
     def verify(self) -> None:
         """Hold the rows to the summary's digest, which looking at a live run does not."""
@@ -113,7 +113,7 @@ class WatchedRun:
     def entry(self, differing: Iterable[str]) -> dict[str, Any]:
         """What a state says about the run; of its settings only the differing ones."""
         columns, budget = self.rows.columns, _number(self._recipe.get("seconds"))
-        running = self.status == "running"
+        running, readings = self.status == "running", self._readings()
         return {
             "id": self.number,
             "name": self.files.name,
@@ -131,8 +131,8 @@ class WatchedRun:
             "links": self._links(),
             "clock": self._summary.get("clock") or ("virtual" if self._journal is None else "real"),
             "events": len(columns) if self._journal is None else self._journal.lines,
-            "metric": self._readings()[0],
-            "others": self._readings()[1:],
+            "metric": _told(readings[0], "accuracy"),
+            "others": [_told(other, f"metric {other.name}") for other in readings[1:]],
             "notices": self.notices,
             "marks": self._marks(),
             "page": None,
@@ -168,16 +168,14 @@ class WatchedRun:
         links = [link for link in _listed(self._recipe, "fleet", "links") if isinstance(link, Mapping)]
         return [[_number(link.get("down")), _number(link.get("up"))] for link in links] or None
 
-    def _readings(self) -> list[dict[str, Any]]:
+    def _readings(self) -> list[Reading]:
         """How the values of the metrics are read, the leading one first."""
         try:
-            readings = Reading.recorded(self._summary or self.rows.columns.first)
+            return Reading.recorded(self._summary or self.rows.columns.first)
         except ValueError:
-            readings = [Reading()]
-        found = [{**_plain(reading.data), "factor": reading.factor} for reading in readings]
-        return [{"key": f"metric {each['name']}" if place else "accuracy", **each} for place, each in enumerate(found)]
+            return [Reading()]
 
-    def _told(self) -> list[str]:
+    def _ending(self) -> list[str]:
         """Sentences about how the run ended; of one that has not, its status says it all."""
         if not self._summary or not len(self.rows.columns):
             return []
@@ -189,10 +187,7 @@ class WatchedRun:
         evaluation = self._recipe.get("evaluation")
         on_test = isinstance(evaluation, Mapping) and evaluation.get("validation") == "test"
         known = self._summary or {"short": self._recipe.get("short") is True, "decides_on_test": on_test}
-        try:
-            return marks(known, Reading.recorded(self._summary or self.rows.columns.first)[0])
-        except ValueError:
-            return []
+        return marks(known, self._readings()[0])
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
@@ -202,6 +197,11 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return (found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+
+
+def _told(reading: Reading, key: str) -> dict[str, Any]:
+    """How the values of a column are read."""
+    return {"key": key, **_plain(reading.data), "factor": reading.factor}
 
 
 def _plain(value: Any) -> Any:

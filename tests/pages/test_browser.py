@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -191,7 +192,7 @@ def computed_seconds(browser: Browser) -> float:
 INTERACTIONS = {
     "zoom": "page.change({ zoom: [500 + 10 * time, 1500] })",
     "smooth": "page.change({ smoothing: 0.5 + time / 100 })",
-    "hide": "page.hide([page.runs.entries[time].name])",
+    "hide": "page.change({ hidden: [page.runs.entries[time].name] })",
     "single runs": "page.change({ bands: time % 2 === 0 })",
     "logarithm": "page.change({ log: [time % 2 === 0, false] })",
     "axis": "page.change({ x: ['bytes', 'tick', 'seconds'][time % 3], zoom: null })",
@@ -356,6 +357,11 @@ def test_a_sweep_has_a_table_a_map_and_links(browser: Browser, tmp_path: Path) -
         "[place, points.reduce((sum, { value }) => sum + value, 0) / points.length])"
     )
     assert dict(means) == pytest.approx({"0 0": 10.0, "1 0": 20.0, "0 1": 30.0, "1 1": 40.0})
+    browser.evaluate("globalThis.files = []; URL.createObjectURL = (file) => (files.push(file), '#')")
+    browser.evaluate("[...document.querySelectorAll('#map-tools button')].at(-1).click()")
+    fills = set(re.findall(r'<path [^>]*fill="(.*?)"', browser.evaluate("files[0].text()")))
+    # From #dbe8f2 for 5 % to #0a4a73 for 40 %, 1, 3, 5 and 7 sevenths of the way; few programs mix colours themselves.
+    assert fills == {"#fff", "rgb(189,209,224)", "rgb(129,164,188)", "rgb(70,119,151)", "rgb(10,74,115)"}
     browser.evaluate("fedgmr.page.change({ map: ['training.rate', 'the metric'] })")
     browser.wait_for("fedgmr.page.map.up === undefined && location.hash.includes('map=')")
     assert browser.evaluate("fedgmr.page.map.across.texts") == ["0.01", "0.1"]
@@ -367,6 +373,49 @@ def test_a_sweep_has_a_table_a_map_and_links(browser: Browser, tmp_path: Path) -
     if folder:
         browser.open((tmp_path / "runs" / "report.html").as_uri())
         browser.picture(Path(folder) / "sweep.png")
+
+
+def test_a_run_without_rows_is_shown_in_detail(browser: Browser, make_run: Any, tmp_path: Path) -> None:
+    """It is not the run before it that stands there under its name."""
+    make_run(tmp_path / "runs" / "a")
+    empty = make_run(tmp_path / "runs" / "b", 0)
+    with served(tmp_path / "runs") as address:
+        browser.open(f"{address}#run=b")
+        browser.wait_for("document.getElementById('clients-of').textContent === 'of b'")
+        assert browser.evaluate("document.getElementById('chosen-run').value") == "b"
+        facts = dict(zip(texts(browser, "#facts dt"), texts(browser, "#facts dd"), strict=True))
+        assert facts == {"method": "FedGMR", "seed": "0"}
+        assert texts(browser, "#clients tbody tr") == []
+        browser.evaluate("fedgmr.page.change({ run: 'a' })")
+        browser.wait_for("document.getElementById('clients-of').textContent === 'of a'")
+        browser.evaluate("fedgmr.page.change({ run: 'b' })")
+        browser.wait_for("document.getElementById('clients-of').textContent === 'of b'")
+        (empty / "metrics.jsonl").write_text("nonsense\n")
+        browser.wait_for("document.querySelector('#facts .notice')?.textContent.startsWith('Line 1 of metrics')", 4)
+
+
+def test_metrics_of_several_tasks_keep_their_units(browser: Browser, make_run: Any, tmp_path: Path) -> None:
+    reading = {"name": "MAE", "unit": "kWh", "higher_is_better": False, "digits": 1}
+    for name, title, rows in (("a", "Begins", 0), ("b", "Digits", 3), ("c", "Houses", 0)):
+        run = make_run(tmp_path / "runs" / name, rows, title=title)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(row(n, accuracy=4.0 - n, readings=[reading])) + "\n" for n in range(3))
+    with served(tmp_path / "runs") as address:
+        browser.open(address)
+        browser.wait_for("fedgmr.page.runs.data.size === 2 && fedgmr.page.charts[0].lines.length === 2")
+        head, cells = texts(browser, "#runs thead th"), texts(browser, "#runs tbody td")
+        at, width = head.index("accuracy (%)"), len(head)
+        assert [cells[place * width + at] for place in range(3)] == ["\u2013", "70.00", "MAE 2.0 kWh"]
+        assert browser.evaluate("fedgmr.page.charts[0].names.y") == "accuracy (%), MAE (kWh)"
+        browser.evaluate("document.querySelector('.plot').focus()")
+        browser.press("End")
+        told = browser.evaluate("document.querySelector('.hover').innerText")
+        assert ("70.00 %" in told, "2.0 kWh" in told) == (True, True)
+        # Around the last row, at 120 s: half the time on either side, and back by the same steps up to the whole.
+        zooms = ("[90,120]", "[112.5,120]", "[105,120]", "[90,120]", "[60,120]", "null")
+        for key, zoom in zip("++----", zooms, strict=True):
+            browser.press(key)
+            browser.wait_for(f"JSON.stringify(fedgmr.page.charts[0].zoom) === '{zoom}'", 2)
 
 
 def test_numbers_by_hand(browser: Browser, tmp_path: Path) -> None:
@@ -404,6 +453,7 @@ def test_the_terms_of_the_bound_are_shown(browser: Browser, make_run: Any, tmp_p
     run = make_run(tmp_path / "run")
     (tmp_path / "page.html").write_text(page_with_data([run]))
     browser.open(f"{(tmp_path / 'page.html').as_uri()}#y=variance%2520factor%2520(theory)%2Closs")
+    browser.wait_for("document.querySelector('#theory table')")
     told = browser.evaluate("document.getElementById('theory').innerText")
     # One client at density 0.5, one whole: 1/4 x 0.5 + 1 = 1.125 against 1/2 with whole models.
     assert "variance factor is 2.2 times" in told

@@ -172,6 +172,12 @@ def test_methods_side_by_side_with_links_to_their_runs(tmp_path: Path) -> None:
     assert data_of((study / "fedgmr-0" / "report.html").read_text())["state"]["table"] is None
     asked = data_of(write_report(study, comparison=compare_runs(runs, target=0.5)).read_text())
     assert asked["state"]["table"]["header"][4] == "time to 50.0 %"
+    assert state["table"]["notes"] == []
+    for run in runs:
+        shortened = json.loads((run / "summary.json").read_text()) | {"short": True}
+        (run / "summary.json").write_text(json.dumps(shortened))
+    notes = data_of(page_with_data([study]))["state"]["table"]["notes"]
+    assert notes == ["Short run: a shortened recipe, good for trying things out, not for conclusions."]
     elsewhere = data_of(page_with_data([study], folder=tmp_path / "other"))
     assert {run["page"] for run in elsewhere["state"]["runs"]} == {None}, "no way up and out of the page's folder"
 
@@ -187,10 +193,13 @@ def test_a_run_that_was_changed_does_not_keep_the_others_from_their_page(tmp_pat
 
 def test_settings_of_a_sweep_have_a_table(tmp_path: Path) -> None:
     for place, (rate, seed) in enumerate([(0.2, 0), (0.1, 0), (0.1, 1)]):
-        run = write_curve(tmp_path / "runs" / str(place), {0.0: 0.1, 200.0: rate}, final_accuracy=rate, seed=seed)
+        run = write_curve(
+            tmp_path / "runs" / str(place), {0.0: 0.1, 200.0: rate}, final_accuracy=rate, seed=seed, short=True
+        )
         (run / "recipe.yaml").write_text(f"seed: {seed}\nmethod: {{name: a}}\ntraining: {{learning_rate: {rate}}}\n")
     table = data_of(page_with_data([tmp_path / "runs"]))["state"]["table"]
     assert table["header"][:3] == ["training.learning_rate", "method", "runs"]
+    assert table["notes"] == ["short runs (3 of 3), not for conclusions."]
     assert [row[:4] for row in table["rows"]] == [["0.1", "a", "2", "10.00 ± 0.00"], ["0.2", "a", "1", "20.00 ± -"]]
 
 

@@ -156,6 +156,20 @@ def test_settings_that_tell_runs_apart(make_run: Any, tmp_path: Path) -> None:
     ]
 
 
+def test_directories_of_one_name_keep_their_runs_apart(make_run: Any, tmp_path: Path) -> None:
+    """A page knows a run by its name: what is chosen and hidden there."""
+    places = [make_run(tmp_path / place) for place in ("a/runs/seed0", "b/runs/seed0", "b/runs/seed1")]
+
+    def names(*directories: Path) -> list[str]:
+        return [run["name"] for run in Watch(directories).state()["runs"]]
+
+    assert names(tmp_path / "a/runs", tmp_path / "b/runs") == ["a/runs/seed0", "b/runs/seed0", "b/runs/seed1"]
+    assert names(*places) == ["a/runs/seed0", "b/runs/seed0", "b/runs/seed1"]
+    assert names(places[0], places[2]) == ["seed0", "seed1"]
+    assert names(places[1], tmp_path / "b/runs") == ["seed0", "runs/seed1"]
+    assert names(places[1], places[1]) == ["seed0"]
+
+
 def test_many_runs_are_read_a_few_at_a_time(make_run: Any, tmp_path: Path) -> None:
     for seed in range(3):
         make_run(tmp_path / "runs" / f"seed{seed}", seed=seed)

@@ -2,19 +2,12 @@
 // By keyboard: arrows move the cursor by a row, + and - zoom around it, Escape goes back.
 
 const MOST_READ = 10; // lines that the box of values names
+const MOST_NAMED = 24; // and the legend
 
 class Chart {
   // `on` has `zoom(range or null)` and `point(value or null)`, which let all charts of the page move together.
   constructor(title, on) {
-    Object.assign(this, {
-      on,
-      lines: [],
-      names: { x: "", y: "" },
-      zoom: null,
-      log: false,
-      axis: "seconds",
-      reading: null,
-    });
+    Object.assign(this, { on, lines: [] }); // the page gives it these, and what else it draws
     this.bar = make("div", { className: "bar" });
     this.canvas = make("canvas", { "aria-hidden": "true" });
     this.over = make("canvas", { "aria-hidden": "true" });
@@ -26,7 +19,6 @@ class Chart {
       this.over,
       this.box,
     );
-    this.plot.title = "";
     this.legend = make("div", { className: "legend" });
     this.element = make("figure", { className: "chart", style: { margin: 0 } }, this.bar, this.plot, this.legend);
     this.listen();
@@ -56,13 +48,18 @@ class Chart {
     this.plot.addEventListener("blur", () => this.on.point(null, this));
   }
 
+  // The lines that have a name; the others go on from them.
+  get named() {
+    return this.lines.filter(({ thin }) => !thin);
+  }
+
   zoomTo(low, high) {
     const [least, most] = this.frame.xs;
     this.on.zoom([Math.max(low, least), Math.min(high, most)]);
   }
 
   key(event) {
-    const line = this.lines.find(({ thin }) => !thin);
+    const [line] = this.named;
     if (!line || !this.frame) return;
     const { xs } = this.frame;
     const middle = this.cursor ?? (xs[0] + xs[1]) / 2;
@@ -75,7 +72,12 @@ class Chart {
       this.height = this.frame.y(line.y[next]);
       this.on.point(line.x[next], this);
     } else if (event.key === "+") this.zoomTo(middle - half, middle + half);
-    else if (event.key === "-") this.on.zoom(this.zoom && [middle - 4 * half, middle + 4 * half]);
+    else if (event.key === "-") {
+      const [least, most] = spanOf(this.lines);
+      const width = 8 * half;
+      const low = Math.max(least, Math.min(middle - width / 2, most - width)); // there is nothing beyond the ends
+      this.on.zoom(width < most - least ? [low, low + width] : null);
+    }
     else if (event.key === "Escape") this.on.zoom(null);
     else return;
     event.preventDefault();
@@ -85,11 +87,11 @@ class Chart {
     const { clientWidth: width, clientHeight: height } = this.plot;
     this.frame = frameOf(this.lines, width, height, this.zoom, this.log);
     drawLines(new CanvasPen(this.canvas, width, height), this.frame, this.lines, this.names, this.axis === "bytes");
-    const named = this.lines.filter(({ thin }) => !thin);
+    const { named } = this;
     this.legend.replaceChildren(
-      ...(named.length ? named.slice(0, 24) : []).map((line) => make("span", {}, swatch(line.place), line.name)),
+      ...named.slice(0, MOST_NAMED).map((line) => make("span", {}, swatch(line.place), line.name)),
     );
-    if (named.length > 24) this.legend.append(make("span", {}, `and ${named.length - 24} more`));
+    if (named.length > MOST_NAMED) this.legend.append(make("span", {}, `and ${named.length - MOST_NAMED} more`));
     if (!named.length) this.legend.append(make("span", { className: "soft" }, "No rows to draw yet."));
     this.point(this.cursor ?? null, this.leads);
   }
@@ -122,7 +124,7 @@ class Chart {
   read(value) {
     const [low, high] = this.frame.xs;
     if (value < low || value > high) return [];
-    const found = this.lines.filter(({ thin }) => !thin).map((line) => ({ line, place: nearest(line.x, value) }));
+    const found = this.named.map((line) => ({ line, place: nearest(line.x, value) }));
     return found.filter(
       ({ line, place }) => line.x[place] >= low && line.x[place] <= high && isNumber(this.frame.y(line.y[place])),
     );
@@ -134,7 +136,9 @@ class Chart {
     const told = [...read].sort((one, other) => distance(one) - distance(other)).slice(0, MOST_READ);
     told.sort((one, other) => other.line.y[other.place] - one.line.y[one.place]);
     const rows = told.map(({ line, place }) => {
-      const value = this.written(line.exact[place], line.spread?.[place]);
+      const { digits, unit } = line.reading;
+      const spread = isNumber(line.spread?.[place]) ? ` ± ${line.spread[place].toFixed(digits)}` : "";
+      const value = `${line.exact[place].toFixed(digits)}${spread}${unit ? ` ${unit}` : ""}`;
       const number = line.rows ? `row ${line.rows[place]}` : `${line.count} runs`;
       const where = this.axis === "bytes" ? bytes(line.x[place]) : short(line.x[place]);
       const cells = [swatch(line.place), line.name, value, number, `${where}${this.axis === "seconds" ? " s" : ""}`];
@@ -146,32 +150,21 @@ class Chart {
     placeBeside(this.box, x, MARGIN.top, this.frame.width);
   }
 
-  written(value, spread) {
-    const { digits, unit } = this.reading;
-    return value.toFixed(digits) + (isNumber(spread) ? ` ± ${spread.toFixed(digits)}` : "") + (unit ? ` ${unit}` : "");
-  }
-
   // The drawing for a file: as it stands, with the names of its lines below.
   onPaper(pen, width, height) {
-    const named = this.lines.filter(({ thin }) => !thin);
     const frame = frameOf(this.lines, width, height, this.zoom, this.log);
     pen.path([0, 0, pen.width, 0, pen.width, pen.height, 0, pen.height], { fill: colourOf("--paper") });
     drawLines(pen, frame, this.lines, this.names, this.axis === "bytes");
-    named.forEach((line, place) => {
+    this.named.forEach((line, place) => {
       const y = height + 12 + 18 * place;
       pen.path([MARGIN.left, y, MARGIN.left + 22, y], { ...styleOf(line.place), width: 2 });
       pen.text(MARGIN.left + 30, y, line.name, { colour: colourOf("--ink"), size: 12 });
     });
   }
 
-  paperSize() {
-    const names = this.lines.filter(({ thin }) => !thin).length;
-    return [this.plot.clientWidth, this.plot.clientHeight, this.plot.clientHeight + 18 * names + 8];
-  }
-
   saveAs(save, name) {
-    const [width, height, whole] = this.paperSize();
-    save(name, width, whole, (pen) => this.onPaper(pen, width, height));
+    const { clientWidth: width, clientHeight: height } = this.plot;
+    save(name, width, height + 18 * this.named.length + 8, (pen) => this.onPaper(pen, width, height));
   }
 }
 

@@ -19,7 +19,7 @@ function doingNow({ pieces, joined }, now, isDeployed) {
   return phase === "lost" ? `lost a task at ${short(until, 1)} s (${task[6]})` : `waiting since ${short(until, 1)} s`;
 }
 
-// The columns: heading, and a client's cell.
+// The columns, as `tableParts` takes them.
 function clientColumns(run, runs, order) {
   const [clients, seconds] = [runs.clients(run), runs.columns(run).seconds ?? []];
   const { now: moment, clients: activity } = runs.activity(run) ?? {};
@@ -27,18 +27,21 @@ function clientColumns(run, runs, order) {
   const latest = (name, client) => clients[name]?.findLast((row) => isNumber(row?.[client]))?.[client];
   const both = (client) => (now("bytes_down", client) ?? 0) + (now("bytes_up", client) ?? 0);
   const most = Math.max(1, ...order.map(both));
-  const rate = (way) => (client) => short(activity?.[client][way].y.at(-1) ?? run.links?.[client]?.[way === "up" ? 1 : 0]);
+  const rate = (way) => (client) =>
+    short(activity?.[client][way].y.at(-1) ?? run.links?.[client]?.[way === "up" ? 1 : 0]);
   const seen = (client) => {
-    const ended = activity?.[client].pieces.filter(([, , phase, task]) => task && task[3] !== null && phase !== "lost" && task[2] + task[3] <= moment);
+    const ended = activity?.[client].pieces.filter(
+      ([, , phase, task]) => task && task[3] !== null && phase !== "lost" && task[2] + task[3] <= moment,
+    );
     return ended?.length ? ended.at(-1)[1] : lastSeen(clients, seconds, client);
   };
   const waited = (client) => `${Math.round(100 * waitedShare(activity[client], moment))} %`;
-  const lost = (client) => new Set(activity[client].pieces.filter(([, , phase]) => phase === "lost").map((each) => each[3]));
+  const lost = (client) => (activity[client].phases.get("lost") ?? []).length; // of each task one piece
   const { metric } = run;
   const isDeployed = run.clock === "real";
   return [
     ["client", String],
-    ...(activity ? [["now", (client) => doingNow(activity[client], moment, isDeployed), true]] : []),
+    ...(activity ? [["now", (client) => doingNow(activity[client], moment, isDeployed), "text"]] : []),
     ...(run.links || activity?.some(({ down }) => down.x.length)
       ? [
           ["down (MiB/s)", rate("down")],
@@ -60,7 +63,7 @@ function clientColumns(run, runs, order) {
     ...(activity
       ? [
           ["waited", waited],
-          ["lost", (client) => String(lost(client).size)],
+          ["lost", (client) => String(lost(client))],
         ]
       : []),
     ["last seen", (client) => (seen(client) === null ? "never" : `${short(seen(client), 1)} s`)],
@@ -70,9 +73,5 @@ function clientColumns(run, runs, order) {
 function drawClientTable(table, run, runs) {
   const order = clientsBySpeed(runs.clients(run));
   const columns = clientColumns(run, runs, order);
-  const look = (isText) => ({ className: isText ? "text" : "" });
-  const head = columns.map(([name, , isText]) => make("th", { scope: "col", ...look(isText) }, name));
-  const row = (client) => columns.map(([, cell, isText]) => make("td", look(isText), ...[cell(client)].flat()));
-  const body = order.map((client) => make("tr", {}, ...row(client)));
-  table.replaceChildren(make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
+  table.replaceChildren(...tableParts(columns, order));
 }

@@ -37,8 +37,10 @@ class Frame {
   }
 }
 
+const spanOf = (lines) => range(lines.map(({ x }) => [x[0], x.at(-1)]).flat(), 0);
+
 function frameOf(lines, width, height, zoom, log) {
-  const xs = zoom ?? range(lines.map(({ x }) => [x[0], x.at(-1)]).flat(), 0);
+  const xs = zoom ?? spanOf(lines);
   let [low, high] = [Infinity, -Infinity];
   for (const line of lines) {
     const from = Math.max(0, lastAt(line.x, xs[0]));

@@ -22,8 +22,8 @@ function colourOf(name) {
   return colours.get(name);
 }
 
-function labelled(text, control, ...more) {
-  return make("label", {}, text, control, ...more);
+function labelled(text, control) {
+  return make("label", {}, text, control);
 }
 
 function choice(options, chosen, onChange) {
@@ -81,6 +81,15 @@ function duration(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${(seconds / 86400).toFixed(1)} d`;
+}
+
+// Head and body of a table. A column is its heading, what a row has there, and the class of its cells.
+function tableParts(columns, rows) {
+  const head = columns.map(([name, , className = ""]) => make("th", { scope: "col", className }, name));
+  const cells = (row) =>
+    columns.map(([, content, className = ""]) => make("td", { className }, ...[content(row)].flat()));
+  const body = rows.map((row) => make("tr", {}, ...cells(row)));
+  return [make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)];
 }
 
 function save(name, content) {

@@ -17,11 +17,11 @@ class Page {
     find("charts").append(...this.charts.map(({ element }) => element));
     this.table = new RunTable(find("runs"), {
       toggle: (run) =>
-        this.hide(
-          this.view.hidden.includes(run.name)
+        this.change({
+          hidden: this.view.hidden.includes(run.name)
             ? this.view.hidden.filter((name) => name !== run.name)
             : [...this.view.hidden, run.name],
-        ),
+        }),
       choose: (run) => this.change({ run: run.name }),
       sort: (sort) => this.change({ sort }),
     });
@@ -64,10 +64,10 @@ class Page {
     find("filter").value = this.view.filter;
     find("filter").addEventListener("input", () => this.change({ filter: find("filter").value }));
     find("show-all").addEventListener("click", () =>
-      this.hide(this.view.hidden.filter((name) => !this.listed().some((run) => run.name === name))),
+      this.change({ hidden: this.view.hidden.filter((name) => !this.listed().some((run) => run.name === name)) }),
     );
     find("hide-all").addEventListener("click", () =>
-      this.hide([...new Set([...this.view.hidden, ...this.listed().map(({ name }) => name)])]),
+      this.change({ hidden: [...new Set([...this.view.hidden, ...this.listed().map(({ name }) => name)])] }),
     );
     find("chosen-run").addEventListener("change", () => this.change({ run: find("chosen-run").value }));
     window.addEventListener("hashchange", () => {
@@ -90,10 +90,6 @@ class Page {
     Object.assign(this.view, part);
     history.replaceState(null, "", fragmentOf(this.view) || location.pathname + location.search);
     this.soon();
-  }
-
-  hide(hidden) {
-    this.change({ hidden });
   }
 
   // Draws once before the next picture, however many changes there were.
@@ -142,13 +138,9 @@ class Page {
     find("run-choice").hidden = single;
     if (!table) return;
     find("table-title").textContent = table.title;
-    find("table-text").textContent = [table.text, ...table.notes.map((note) => `Note: ${note}.`)].join(" ");
-    const cells = (tag, row) =>
-      row.map((text, place) => make(tag, { className: place < table.words ? "text" : "" }, text));
-    find("table").replaceChildren(
-      make("thead", {}, make("tr", {}, ...cells("th", table.header))),
-      make("tbody", {}, ...table.rows.map((row) => make("tr", {}, ...cells("td", row)))),
-    );
+    find("table-text").textContent = [table.text, ...table.notes.map((note) => `Note: ${note}`)].join(" ");
+    const columns = table.header.map((name, place) => [name, (row) => row[place], place < table.words ? "text" : ""]);
+    find("table").replaceChildren(...tableParts(columns, table.rows));
   }
 
   drawCharts(groups) {
@@ -158,13 +150,12 @@ class Page {
     this.charts.forEach((chart, place) => {
       const wanted = this.view.y[place];
       const column = known.has(wanted) ? wanted : ([...known.keys()][place] ?? "loss");
-      const reading = known.get(column) ?? { label: column, unit: "", digits: 4, factor: 1 };
       const lines = linesOf(this.runs, groups, (run) => shown.has(run), this.view.x, column, this.view.smoothing);
       const x = this.view.x === "seconds" ? `${clock} time (s)` : AXES[this.view.x];
+      const labels = new Set(lines.map(({ reading }) => reading.label)); // several where tasks differ
       Object.assign(chart, {
         lines,
-        reading,
-        names: { x, y: reading.label },
+        names: { x, y: [...labels].join(", ") || (known.get(column)?.label ?? column) },
         axis: this.view.x,
         zoom: this.view.zoom,
         log: this.view.log[place],
@@ -218,12 +209,12 @@ class Page {
       select.dataset.names = JSON.stringify(names);
       select.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
     }
-    if (!run || !this.runs.rows(run)) return;
+    if (!run || (run.rows && !this.runs.rows(run))) return; // its rows are on their way
     select.value = run.name;
     this.followEvents(run);
     const activity = this.runs.activity(run);
     const zoom = this.view.x === "seconds" ? this.view.zoom : null;
-    const version = [run.id, this.runs.data.get(run.id).version, this.runs.events.get(run.id)?.version];
+    const version = [run.id, this.runs.data.get(run.id)?.version, this.runs.events.get(run.id)?.version];
     this.drawStrips(run, activity, zoom, JSON.stringify([version, run.status, zoom, innerWidth, colourOf("--paper")]));
     const signature = JSON.stringify([version, this.runs.texts.get(run.id), colourOf("--paper")]);
     if (signature === this.detail) return;

@@ -19,12 +19,8 @@ function marksOf(entries) {
 // A table with a heading, or nothing where it has no rows; the first column is text.
 function smallTable(title, header, rows) {
   if (!rows.length) return [];
-  const cells = (tag, values) =>
-    values.map((value, place) =>
-      make(tag, { className: place ? "" : "text", ...(tag === "th" ? { scope: "col" } : {}) }, value),
-    );
-  const body = rows.map((row) => make("tr", {}, ...cells("td", row)));
-  const table = make("table", {}, make("thead", {}, make("tr", {}, ...cells("th", header))), make("tbody", {}, ...body));
+  const columns = header.map((name, place) => [name, (row) => row[place], place ? "" : "text"]);
+  const table = make("table", {}, ...tableParts(columns, rows));
   return [make("div", { className: "small" }, make("h3", {}, title), make("div", { className: "wide" }, table))];
 }
 
@@ -32,7 +28,7 @@ function smallTable(title, header, rows) {
 function factsOf(run, runs) {
   const [columns, clients, summary] = [runs.columns(run), runs.clients(run), run.summary ?? {}];
   const last = (name) => (columns[name] ?? []).findLast(isNumber);
-  const sum = (name) => (clients[name]?.at(-1) ?? []).reduce((total, value) => total + (value ?? 0), 0);
+  const sum = (name) => clients[name]?.at(-1)?.reduce((total, value) => total + (value ?? 0), 0);
   const best = summary.best_view && summary.best_view !== "merged" ? summary.views?.[summary.best_view] : null;
   const when = run.summary ? "final" : "so far:";
   return [
@@ -42,9 +38,9 @@ function factsOf(run, runs) {
     ["method", run.method],
     ["task", summary.task_title ?? summary.task ?? ""],
     ["fleet", summary.fleet ?? ""],
-    ["clients", String(run.clients)],
-    ["seed", textOf(run.seed)],
-    [`${run.clock} time`, `${short(last("seconds"), 1)} s`],
+    ["clients", String(run.clients || "")],
+    ["seed", String(run.seed ?? "")],
+    [`${run.clock} time`, isNumber(last("seconds")) ? `${short(last("seconds"), 1)} s` : ""],
     ["ticks", short(last("tick"), 1)],
     ["clients received", bytes(sum("bytes_down"))],
     ["clients sent", bytes(sum("bytes_up"))],

@@ -89,17 +89,10 @@ class Runs {
     this.asked = true;
     try {
       const answer = await this.source.events(run.id, known?.epoch === run.epoch ? known.rows : 0, run.epoch);
-      const before = known && answer.from > 0 ? known : { tasks: [], away: [], rates: [], joined: [] };
-      const joined = (name) => (answer.from > 0 ? [...before[name], ...answer[name]] : answer[name]);
-      this.events.set(run.id, {
-        epoch: answer.epoch,
-        rows: answer.rows,
-        version: run.events,
-        tasks: joined("tasks"),
-        away: joined("away"),
-        rates: joined("rates"),
-        joined: joined("joined"),
-      });
+      const events = { epoch: answer.epoch, rows: answer.rows, version: run.events };
+      for (const name of ["tasks", "away", "rates", "joined"])
+        events[name] = answer.from > 0 ? [...known[name], ...answer[name]] : answer[name];
+      this.events.set(run.id, events);
     } finally {
       this.asked = false;
     }
@@ -117,6 +110,11 @@ class Runs {
       events.activity = { rows: this.rows(run), ...activityOf(events, run.clients, now) };
     }
     return events.activity;
+  }
+
+  // The metric that heads tables and maps: of the first run that has rows, by which it is known.
+  get metric() {
+    return (this.entries.find((run) => this.rows(run)) ?? this.entries[0])?.metric;
   }
 
   rows(run) {

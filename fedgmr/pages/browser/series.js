@@ -29,19 +29,13 @@ function quantities(runs) {
 }
 
 function readingOf(column, { metric, others }) {
-  const leads =
-    column === metric.key || (column.startsWith("view ") && !column.endsWith(" loss")) || column === "validation";
+  const leads = column === metric.key || column.startsWith("view ") || column === "validation";
   if (column in SERVER) return { factor: 1e-6, ...SERVER[column] };
   const other = others.find(({ key }) => key === column);
   if (other) return { ...other, label: labelOf(other) };
   if (!leads) return { label: column.replaceAll("_", " "), factor: 1, unit: "", digits: 4 };
   const name = column === metric.key ? metric.name : `${metric.name}, ${column}`;
-  return {
-    label: labelOf({ ...metric, name }),
-    factor: metric.factor,
-    unit: metric.unit,
-    digits: metric.digits,
-  };
+  return { ...metric, label: labelOf({ ...metric, name }) };
 }
 
 // Runs by line: each alone, or those together that differ only by seed.
@@ -95,7 +89,7 @@ function linesOf(runs, groups, isShown, axis, column, smoothing) {
     const member = (run) => runs.remember([run], `${axis} ${column}`, () => memberOf(runs, run, axis, column));
     const members = drawn.map(member).filter((each) => each.x.length);
     if (!members.length) continue;
-    const base = { name: group.name, place: group.place };
+    const base = { name: group.name, place: group.place, reading: members[0].reading };
     if (members.length === 1) {
       const [{ x, y, rows, run }] = members;
       lines.push({ ...base, x, y: smoothed(y, smoothing), exact: y, rows, run });
@@ -125,16 +119,16 @@ function linesOf(runs, groups, isShown, axis, column, smoothing) {
 
 function memberOf(runs, run, axis, column) {
   const columns = runs.columns(run);
-  const factor = readingOf(column, run).factor;
+  const reading = readingOf(column, run);
   const [x, y, rows] = [[], [], []];
   const [across, upward] = [columns[axis] ?? [], columns[column] ?? []];
   for (let row = 0; row < upward.length; row += 1) {
     if (!isNumber(upward[row]) || !isNumber(across[row])) continue;
     x.push(across[row]);
-    y.push(upward[row] * factor);
+    y.push(upward[row] * reading.factor);
     rows.push(row);
   }
-  return { x, y, rows, run, ended: ["diverged", "stopped"].includes(run.status) };
+  return { x, y, rows, run, reading, ended: ["diverged", "stopped"].includes(run.status) };
 }
 
 // Mean and standard deviation over runs, each keeping its value until its next row, up to the end of the shortest.

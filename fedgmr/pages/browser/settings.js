@@ -40,10 +40,10 @@ class SettingsMap {
     const second = keys.find((key) => key !== across && key !== "seed" && key !== "method") ?? METRIC;
     const up = chosen[1] === METRIC || (axes.has(chosen[1]) && chosen[1] !== across) ? chosen[1] : second;
     this.drawTools(keys, across, up);
-    const { metric } = runs.entries[0];
+    const { metric } = runs;
     const last = (run) => (runs.columns(run)[run.metric.key] ?? []).findLast(isNumber);
     this.points = shown
-      .filter((run) => isNumber(last(run)))
+      .filter((run) => labelOf(run.metric) === labelOf(metric) && isNumber(last(run)))
       .map((run) => ({ run, value: last(run) * metric.factor, x: axes.get(across).of(run), y: axes.get(up)?.of(run) }));
     const height = Math.max(170, Math.min(420, SPACE.top + SPACE.bottom + 46 * (axes.get(up)?.texts.length ?? 5)));
     this.plot.style.height = `${height}px`;
@@ -59,7 +59,10 @@ class SettingsMap {
     const options = keys.map((key) => [key, key]);
     find("map-tools").replaceChildren(
       labelled("across", choice(options, across, (key) => this.on([key, up === key ? "" : up]))),
-      labelled("up", choice([[METRIC, METRIC], ...options.filter(([key]) => key !== across)], up, (key) => this.on([across, key]))),
+      labelled(
+        "up",
+        choice([[METRIC, METRIC], ...options.filter(([key]) => key !== across)], up, (key) => this.on([across, key])),
+      ),
       button("PNG", "the map as a PNG image", () => savePng("settings", ...this.size(), (pen) => this.paint(pen))),
       button("SVG", "the map as an SVG drawing", () => saveSvg("settings", ...this.size(), (pen) => this.paint(pen))),
     );
@@ -155,8 +158,9 @@ class SettingsMap {
     const { unit, digits } = this.metric;
     const text = (value) => `${value.toFixed(digits)}${unit ? ` ${unit}` : ""}`;
     const lines = near.slice(0, MOST_READ).map(({ run, value }) => make("div", {}, `${run.name}: ${text(value)}`));
-    const mean = near.length > 1 ? [make("div", { className: "near" }, `mean of ${near.length}: ${text(meanOf(near))}`)] : [];
-    this.box.replaceChildren(...mean, ...lines);
+    if (near.length > 1)
+      lines.unshift(make("div", { className: "near" }, `mean of ${near.length}: ${text(meanOf(near))}`));
+    this.box.replaceChildren(...lines);
     placeBeside(this.box, x, y + 14, area.width);
   }
 }

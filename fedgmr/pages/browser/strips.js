@@ -29,7 +29,9 @@ function stretches(levels) {
 
 // Part 0 to 1 of the way from the palest to the darkest colour.
 function shade(part) {
-  return `color-mix(in srgb, ${colourOf("--high")} ${Math.round(100 * part)}%, ${colourOf("--low")})`;
+  const parts = (name) => colourOf(name).match(/[\da-f]{2}/g).map((pair) => parseInt(pair, 16));
+  const [low, high] = [parts("--low"), parts("--high")];
+  return `rgb(${low.map((value, place) => Math.round(value + part * (high[place] - value)))})`; // SVG has no color-mix
 }
 
 const levelColour = (level, count) => shade(count > 1 ? level / (count - 1) : 1);
@@ -217,11 +219,10 @@ class TaskStrip extends Strip {
       [down, []],
       [up, [1.5, 2]],
     ]) {
-      const points = line.x.length ? placed(row, line.x, line.y, 1) : [];
+      const points = placed(row, line.x, line.y, 1);
       // A line that goes up and down in every pixel would hide what is below it, and take long to dash.
       const crowded = points.length > this.frame.inner.width;
-      if (points.length)
-        pen.path(points, { stroke: colourOf("--ink"), dash: crowded ? [] : dash, alpha: crowded ? 0.35 : 1 });
+      pen.path(points, { stroke: colourOf("--ink"), dash: crowded ? [] : dash, alpha: crowded ? 0.35 : 1 });
     }
   }
 

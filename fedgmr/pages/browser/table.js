@@ -4,7 +4,6 @@ const STATUS_ORDER = ["running", "unknown", "interrupted", "diverged", "empty", 
 
 // The columns: heading, the value that sorts, the cell's content.
 function runColumns(runs) {
-  const metric = runs.entries[0]?.metric;
   const telling = new Set(tellingSettings(runs.entries)); // a method's own settings need no columns beside its name
   const keys = [...new Set(runs.entries.flatMap((run) => Object.keys(run.settings)))].filter(
     (key) => !ASIDE.has(key) && (telling.has(key) || !key.startsWith("method.")),
@@ -13,10 +12,13 @@ function runColumns(runs) {
   const best = (run) =>
     runs.remember([run], "best", () => bestOf(runs.columns(run)[run.metric.key] ?? [], run.metric.higher_is_better));
   const now = (run) => runs.columns(run).seconds?.at(-1);
-  const written = (run, value) => (isNumber(value) ? (value * run.metric.factor).toFixed(run.metric.digits) : "–");
-  const label = metric ? (metric.unit ? `${metric.name} (${metric.unit})` : metric.name) : "metric";
+  const label = runs.metric ? labelOf(runs.metric) : "metric";
+  const measured = ({ metric }, value) =>
+    !isNumber(value) || labelOf(metric) === label
+      ? written({ ...metric, unit: "" }, value)
+      : `${metric.name} ${written(metric, value)}`; // of another task
   return [
-    { name: "run", text: true, value: (run) => run.name, cell: (run, page) => page.nameOf(run) },
+    { name: "run", text: true, value: (run) => run.name },
     { name: "method", text: true, value: (run) => run.method },
     { name: "seed", value: (run) => run.seed },
     {
@@ -35,8 +37,8 @@ function runColumns(runs) {
     },
     { name: "time left", value: (run) => run.eta ?? Infinity, cell: (run) => duration(run.eta) },
     { name: "rows", value: (run) => runs.rows(run) },
-    { name: label, value: last, cell: (run) => written(run, last(run)) },
-    { name: "best", value: best, cell: (run) => written(run, best(run)) },
+    { name: label, value: last, cell: (run) => measured(run, last(run)) },
+    { name: "best", value: best, cell: (run) => measured(run, best(run)) },
     ...keys.map((key) => ({
       name: key,
       text: true,
@@ -154,14 +156,10 @@ class RunTable {
     box.addEventListener("change", () => this.on.toggle(run));
     const chooser = button(run.name, `show ${run.name} in detail`, () => this.on.choose(run), "name");
     chooser.dataset.name = `choose ${run.name}`;
-    const name = run.page ? [chooser, make("a", { href: run.page, title: `the page of ${run.name}` }, "page")] : chooser;
-    const cells = columns.map(({ text, value, cell }) => {
-      const content = cell ? cell(run, { nameOf: () => name }) : (value(run) ?? "–");
-      return make(
-        "td",
-        { className: text ? "text" : "" },
-        ...[content].flat().map((each) => (typeof each === "number" ? String(each) : each)),
-      );
+    const link = run.page ? [make("a", { href: run.page, title: `the page of ${run.name}` }, "page")] : [];
+    const cells = columns.map(({ name, text, value, cell }) => {
+      const content = name === "run" ? [chooser, ...link] : cell ? cell(run) : (value(run) ?? "–");
+      return make("td", { className: text ? "text" : "" }, ...[content].flat());
     });
     const classes = [isHidden && "hidden", view.run === run.name && "chosen"].filter(Boolean).join(" ");
     return make(

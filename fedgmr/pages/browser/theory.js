@@ -42,10 +42,7 @@ function drawTheory(element, known) {
 }
 
 function theoryTable(label, rows, columns) {
-  const head = columns.map(([name, , className = ""]) => make("th", { scope: "col", className }, name));
-  const cells = (row) => columns.map(([, cell, className = ""]) => make("td", { className }, cell(row)));
-  const body = rows.map((row) => make("tr", {}, ...cells(row)));
-  const table = make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
+  const table = make("table", {}, ...tableParts(columns, rows));
   return make("div", { className: "wide", tabIndex: 0, role: "region", "aria-label": label }, table);
 }
 
