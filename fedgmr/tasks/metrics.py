@@ -169,7 +169,7 @@ def _weighed(
     loss: Callable[[Tensor, Tensor], Tensor], ignore: int | None, outputs: Tensor, targets: Tensor
 ) -> tuple[Tensor, int]:
     count = _counted(targets, ignore)
-    return loss(outputs, targets) * count, count
+    return (loss(outputs, targets) * count if count else outputs.new_zeros(())), count
 
 
 def _root(sums: Sequence[float], count: int) -> float:

@@ -191,9 +191,10 @@ class Evaluator:
                 outputs = self._outputs(inputs)
                 measured = [metric.measure(outputs, targets) for metric in metrics]
                 for place, (total, number) in enumerate(measured):
-                    sums[place] = sums[place] + torch.as_tensor(total).reshape(-1)
+                    sums[place] = sums[place] + torch.as_tensor(total, device=self.flat.device).reshape(-1)
                     counts[place] += number
-                sums[-1] = sums[-1] + self.task.loss(outputs, targets) * measured[0][1]
+                if counted := measured[0][1]:  # the mean loss over nothing is no number
+                    sums[-1] = sums[-1] + self.task.loss(outputs, targets) * counted
         return torch.cat(sums), tuple((len(each), count) for each, count in zip(sums, counts, strict=False))
 
     def _outputs(self, inputs: Inputs) -> Tensor:
