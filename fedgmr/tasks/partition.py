@@ -6,6 +6,7 @@ consumed), so lazily batched training, a resume and a restarted real client all 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
@@ -166,7 +167,7 @@ class SampleOrder:
 
     def __init__(self, parts: Sequence[Indices], *, seed: int, batch_size: int) -> None:
         self.parts, self.seed, self.batch_size = list(parts), seed, batch_size
-        self._epochs: dict[tuple[int, int], Indices] = {}
+        self._epoch = lru_cache(_CACHED_EPOCHS)(self._drawn)  # several threads may ask at once
 
     def batches(self, client: int, first: int, count: int) -> Indices:
         """Training indices [count, batch_size] of the client's mini-batches number `first` and on."""
@@ -180,10 +181,5 @@ class SampleOrder:
             start += taken
         return np.concatenate(pieces).reshape(count, self.batch_size)
 
-    def _epoch(self, client: int, epoch: int) -> Indices:
-        key = (client, epoch)
-        if key not in self._epochs:
-            self._epochs[key] = generator(self.seed, "order", client, epoch).permutation(self.parts[client])
-            if len(self._epochs) > _CACHED_EPOCHS:
-                self._epochs.pop(next(iter(self._epochs)))  # the oldest
-        return self._epochs[key]
+    def _drawn(self, client: int, epoch: int) -> Indices:
+        return generator(self.seed, "order", client, epoch).permutation(self.parts[client])
