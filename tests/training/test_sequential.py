@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fedgmr.exchange import ClientTask, Report, Update
 from fedgmr.submodels.levels import LevelMap
+from fedgmr.tasks.metrics import accuracy
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import Task
@@ -298,3 +299,11 @@ def test_batches_follow_first_batch() -> None:
     whole = executor_of(task, steps=4).train([work(task, first_batch=0)])[0]
     rest = two.train([work(task, first_batch=2, model=half.values)])[0]
     assert torch.equal(rest.values, whole.values)
+
+
+def test_a_client_whose_samples_do_not_count_reports_nothing() -> None:
+    task = task_of(convolutional, metric=accuracy(ignore=1))
+    held_out = [np.flatnonzero(task.train.targets.numpy() == 1)[:3], np.arange(3)]
+    executor = executor_of(task, held_out=held_out)
+    assert executor.train([work(task, client=0)])[0].report is None
+    assert executor.train([work(task, client=1)])[0].report is not None

@@ -63,15 +63,21 @@ def _conv_relu_pool(inputs: Tensor, weight: Tensor, bias: Tensor, pool: bool, *g
     return functional.max_pool2d(outputs, 2) if pool and not even else outputs
 
 
-def fuse(model: nn.Module) -> nn.Module:
-    """Fuse the model's convolutions with what follows them, where possible; parameters keep their names."""
+def fuse(model: nn.Module, *, evaluated: bool = False) -> nn.Module:
+    """Fuse the model's convolutions with what follows them, where possible; parameters keep their names.
+
+    A trace is of a model in training. One that is `evaluated`, too, is fused only if it computes the same way then.
+    """
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         return model
     try:
-        traced = fx.symbolic_trace(model)
+        traced = fx.symbolic_trace(model.train())
+        differs = evaluated and fx.symbolic_trace(model.eval()).code != traced.code
     except Exception:  # a model that cannot be traced computes as it is
         return model
-    if not [node for node in list(traced.graph.nodes) if _fuse(traced, node)]:
+    finally:
+        model.train()
+    if differs or not [node for node in list(traced.graph.nodes) if _fuse(traced, node)]:
         return model
     traced.graph.eliminate_dead_code()
     traced.recompile()
