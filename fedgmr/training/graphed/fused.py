@@ -1,10 +1,12 @@
-"""Fewer passes over memory behind convolutions on a GPU, with the same mathematics.
+"""Fewer passes over memory on a GPU, behind convolutions and for thresholds, with the same mathematics.
 
 `fuse` finds convolution, ReLU and 2 x 2 maximum in a model (torch.fx) and lets one kernel do what comes after the
 convolution. Models in which nothing is found stay as they are. A chain trained with mini-batches of 128, which the
-stacked executor does not take, gains 30 to 40 % (H200); one with small mini-batches up to 20 %.
+stacked executor does not take, gains 30 to 40 % (H200); one with small mini-batches up to 20 %. With `FusedDropping` a
+round of ten ResNet-18 clients under FIARSE takes two thirds of the time. Read next: `kernels.py`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,12 +15,15 @@ from torch.nn import functional
 
 from fedgmr.training.chains import Chain
 from fedgmr.training.execution import TRITON
+from fedgmr.training.submodel.workspace import SubModel
+from fedgmr.training.thresholds import Dropping, Thetas
 from fedgmr.training.tracing import is_relu, module_of, only_user
 
 if TRITON:
     from fedgmr.training.graphed import kernels
 
 _ROWS, _CHANNELS = 32, 64
+_SIZE = 1024  # weights per block where nothing but memory counts
 
 
 class _ReluPool(torch.autograd.Function):
@@ -109,3 +114,37 @@ def _grid(rows: int, channels: int) -> tuple[int, int]:
 
 def _empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=like.device, memory_format=torch.channels_last)
+
+
+class FusedDropping(Dropping):
+    """FIARSE's dropped weights with one kernel before a step of plain SGD and one after it, a rate per weight."""
+
+    def hide(self, sub: SubModel, thetas: Thetas) -> list[Tensor]:
+        """Zero the weights below their threshold; returns all weights as they were."""
+        whole = []
+        for parameter, theta in zip(sub.parameters, thetas, strict=True):
+            copy, weight = torch.empty_like(parameter), parameter.detach()
+            if theta is None:
+                copy.copy_(weight)
+            else:
+                kernels.hide[(_blocks(weight),)](weight, copy, theta, weight.numel(), _SIZE)
+            whole.append(copy.detach())
+        return whole
+
+    def descend(
+        self, sub: SubModel, whole: Sequence[Tensor], gradients: list[Tensor], thetas: Thetas, *, derivative: bool
+    ) -> None:
+        """Bring the weights back and step those that are kept."""
+        assert sub.rates is not None
+        for parameter, weight, gradient, rate, theta in zip(
+            sub.parameters, whole, gradients, sub.rates, thetas, strict=True
+        ):
+            slope = gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
+            least = weight.new_zeros(()) if theta is None else theta
+            kernels.step_kept[(_blocks(weight),)](
+                parameter.detach(), weight, slope, rate, least, weight.numel(), derivative, _SIZE
+            )
+
+
+def _blocks(weight: Tensor) -> int:
+    return -(-weight.numel() // _SIZE)
