@@ -174,12 +174,15 @@ def test_restored_clients_in_slots() -> None:
 
 
 def test_a_diverged_client_brings_back_what_it_was_given() -> None:
-    run = objects(images(torch.float32), "fedgmr", FROZEN, links=COARSE)
-    tasks = [replace(task, learning_rate=1e30) for task in run.server.tasks(range(2), 0.0)]
+    run = heavy(doubled(tiny.normed()), "fedgmr")
+    tasks = [replace(task, learning_rate=1e300) for task in run.server.tasks(range(2), 0.0)]
     for update, task in zip(Slots(training_of(run), 2).train(tasks), tasks, strict=True):
         assert not math.isfinite(float(update.loss))
         start = task.model if update.natural else task.levels.pack(task.model, task.level)
         assert torch.equal(update.values, start)
+        assert torch.equal(update.buffers, task.buffers)
+        assert update.memory is not None
+        assert not update.memory.any(), "its velocity is where a first task begins"
 
 
 def pixels() -> Task:

@@ -223,6 +223,15 @@ def test_no_batch_of_a_single_sample_is_left_over() -> None:
     assert 0.0 <= made.validate(model, buffers).accuracy <= 1.0
 
 
+def test_a_single_sample_is_measured_with_the_statistics_that_come_with_the_model() -> None:
+    task, model, _ = norm_task()
+    made, _ = evaluator(task, norm="batch")
+    parts = [task.train.part(torch.tensor([0, 1, 2, 3])), task.train.part(torch.tensor([0]))]
+    # By means 10 and -1 sample 0 is class 1; by its own it has none.
+    found = made.on(parts, model, torch.tensor([10.0, -1.0, 1.0, 1.0]))
+    assert [each.accuracy for each in found] == [1.0, 1.0]
+
+
 def test_frozen_parameters_are_those_of_the_run() -> None:
     def model() -> nn.Module:
         return nn.Sequential(nn.Linear(2, 4).requires_grad_(False), nn.Linear(4, 3))
