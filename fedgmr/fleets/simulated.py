@@ -57,7 +57,8 @@ class SimulatedFleet:
         self.bytes_up = [0] * clients
         self.refused: Counter[str] = Counter()
         self.took: dict[int, float] = {}  # by no real clock
-        self.memories: dict[int, Tensor] = {}  # as of each client's last update that was collected
+        self.memories: dict[int, Tensor] = {}  # as of each client's last update that was not refused
+        self._remembered: dict[int, Tensor] = {}  # the same before the updates that were collected last
         self._tasks: dict[int, ClientTask] = {}
         self._news: list[News] = []
         self._idle = self._without_task()  # ascending: clients that are there
@@ -76,8 +77,13 @@ class SimulatedFleet:
         return self.network.server_bytes
 
     def told(self, verdicts: Sequence[Verdict]) -> None:
-        """Count the updates that were not merged as they came."""
-        self.refused.update(verdict.reason for verdict in verdicts)
+        """Count the updates that were not merged as they came; the client of a refused one forgets it."""
+        for verdict in verdicts:
+            self.refused[verdict.reason] += 1
+            if not verdict.merged:
+                self.memories.pop(verdict.client, None)
+                if (before := self._remembered.get(verdict.client)) is not None:
+                    self.memories[verdict.client] = before
 
     def begin(self) -> None:
         """Nothing to wait for: all clients are there."""
@@ -203,6 +209,7 @@ class SimulatedFleet:
             due = [replace(task, memory=self.memories.get(task.client)) if self.memories else task for task in due]
             self._trained.update((update.client, update) for update in self.executor.train(due))
         updates = [self._trained.pop(task.client) for task in arrived]
+        self._remembered = dict(self.memories)
         self.memories |= {update.client: update.memory for update in updates if update.memory is not None}
         return updates
 

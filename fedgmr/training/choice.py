@@ -6,6 +6,7 @@ threads, else `sequential`. Only this file knows all executors. Read next: `exec
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -32,7 +33,7 @@ from fedgmr.training.stacked.executor import MOST, Net, StackedExecutor
 from fedgmr.training.stacked.net import StackedNet
 from fedgmr.training.submodel.cut import Cutter, MaskedCutter
 from fedgmr.training.submodel.flat_module import FlatModule
-from fedgmr.training.submodel.sliced_cut import SlicedCutter
+from fedgmr.training.submodel.sliced_cut import Prepare, SlicedCutter
 from fedgmr.training.submodel.workspace import Workspace
 from fedgmr.training.work import LocalWork
 
@@ -127,12 +128,13 @@ class LocalTraining:
         fused = TRITON and sgd and self.layout.dtype == torch.float32  # the kernels compute in float32
         spatial = any(len(place.shape) == 4 for place in self.layout.parameters)
         lying = sgd and spatial and (fused or lies_channels_last(self.layout))
+        prepare = partial(fuse, evaluated=self.work.held_out is not None) if fused else None
         cutter: Cutter
         if self.by_width:
-            cutter = self._sliced(model, channels_last=lying, fused=fused)
+            cutter = self._sliced(model, channels_last=lying, prepare=prepare)
         else:
-            module = FlatModule(fuse(model) if fused else model, self.layout, self.work.device, channels_last=lying)
-            cutter = MaskedCutter(module)
+            prepared = model if prepare is None else prepare(model)
+            cutter = MaskedCutter(FlatModule(prepared, self.layout, self.work.device, channels_last=lying))
         return StaticWorkspace(cutter, optimizer, needs_mask=self.work.rule.needs_mask, fused=fused)
 
     def _model(self) -> nn.Module:
@@ -141,7 +143,7 @@ class LocalTraining:
     def _batch(self) -> Inputs:
         return self.work.task.example(self.settings.batch_size)
 
-    def _sliced(self, model: nn.Module, *, channels_last: bool = False, fused: bool = False) -> SlicedCutter:
+    def _sliced(self, model: nn.Module, *, channels_last: bool = False, prepare: Prepare | None = None) -> SlicedCutter:
         frozen = any(not parameter.requires_grad for parameter in model.parameters())
         if self.rolling and (frozen or (self.layout.buffers and self.work.rule.tracks_statistics)):
             raise ValueError(
@@ -159,7 +161,7 @@ class LocalTraining:
             scaler=self.work.rule.scaler,
             per_width=self.work.rule.per_width,
             channels_last=channels_last,
-            prepare=fuse if fused else None,
+            prepare=prepare,
         )
 
     def _on_gpu(self) -> Literal["sequential", "graphed"]:
@@ -198,8 +200,8 @@ class LocalTraining:
         large = SparseCutter.large_layers(model, self.layout, execution.sparse_from)
         if not large:
             return 0.0
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):  # the layer that is timed is drawn, too
             found = LayerWork.observe(model, self._batch())
-        works = [found[layer] for layer in large.values() if layer in found]
-        largest = max(works, key=lambda work: work.products, default=None)
-        return 0.0 if largest is None else largest.break_even(steps=self.settings.steps, dtype=self.layout.dtype)
+            works = [found[layer] for layer in large.values() if layer in found]
+            largest = max(works, key=lambda work: work.products, default=None)
+            return 0.0 if largest is None else largest.break_even(steps=self.settings.steps, dtype=self.layout.dtype)

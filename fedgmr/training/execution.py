@@ -93,8 +93,8 @@ class ExecutionSettings:
         In PyTorch these are settings of the whole process; they are put back at the end. Autocast is for training:
         models are evaluated in their own type.
         """
-        reduced = torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
-        casting = reduced if training and self.autocast == "bfloat16" else nullcontext()
+        reduced = training and self.autocast == "bfloat16"
+        casting = torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if reduced else nullcontext()
         if device.type != "cuda":
             with casting:
                 yield

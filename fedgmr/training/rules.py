@@ -8,7 +8,7 @@ stacked wherever it can be.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -109,6 +109,15 @@ class PlainSGD(LocalRule):
         return loss.detach()
 
 
+def _norm() -> Any:
+    """The key of rules whose sub-models are too different for averaged statistics."""
+    told = (
+        "the statistics of batch norm in training. `tracked`: clients track them, the server averages them; `batch`: "
+        "nobody does. For tests see `evaluation.norm`"
+    )
+    return field(default="batch", metadata={"help": told})
+
+
 @dataclass(frozen=True, kw_only=True)
 class WidthSGD(LocalRule):
     """SGD on a narrower network, as HeteroFL and FedRolex do it."""
@@ -121,15 +130,7 @@ class WidthSGD(LocalRule):
     masked_loss: bool = field(
         default=True, metadata={"help": "leave the classes that a client does not have out of its loss"}
     )
-    norm: Norm = field(
-        default="batch",
-        metadata={
-            "help": (
-                "the statistics of batch norm in training. `tracked`: clients track them, the server averages "
-                "them; `batch`: nobody does. For tests see `evaluation.norm`"
-            )
-        },
-    )
+    norm: Norm = _norm()
 
     @property
     def stacking(self) -> Stacking | None:
@@ -218,15 +219,7 @@ class ThresholdedSGD(LocalRule):
 
     kind: ClassVar[str] = "thresholded_sgd"
     needs_mask: ClassVar[bool] = True
-    norm: Norm = field(
-        default="batch",
-        metadata={
-            "help": (
-                "the statistics of batch norm in training. `tracked`: clients track them, the server averages "
-                "them; `batch`: nobody does. For tests see `evaluation.norm`"
-            )
-        },
-    )
+    norm: Norm = _norm()
     derivative: bool = field(default=True, metadata={"help": "scale gradients by the derivative of the mask"})
     scope: Literal["global", "layerwise"] = field(
         default="global", metadata={"help": "one threshold for the model, or `layerwise`: one per tensor"}

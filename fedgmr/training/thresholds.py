@@ -1,7 +1,7 @@
 """FIARSE's arithmetic: weights below a threshold are left out of a step, the others step with a scaled gradient.
 
 A kept weight's gradient is multiplied by 1 + 2·theta·|w| / (|w| + theta)². Read next: `rules.py`, the rule that uses
-it; `graphed/thresholds.py`, the same in two passes over memory.
+it; `graphed/fused.py`, the same in two passes over memory.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ changes nothing. Read next: `plain/sequential.py`, which performs it as a plain 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -40,6 +40,13 @@ class LocalWork:
     rebuilds: bool = False  # where clients report, they also rebuild batch-norm statistics from these samples
     execution: ExecutionSettings = ExecutionSettings()
     _absent: dict[int, Tensor] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.rule.masked_loss and self.task.train.targets.is_floating_point():
+            raise ValueError(
+                f"method.local.masked_loss is true and the targets of {self.task.name} are no classes: "
+                "set method.local.masked_loss to false."
+            )
 
     @property
     def device(self) -> torch.device:
@@ -118,9 +125,12 @@ class LocalWork:
         assert self.task.augment is not None
         return self.task.augment.apply(prepared, drawn.to(self.device))
 
-    def loss_of(self, client: int) -> Loss:
-        """The client's loss: the task's, with the logits of classes it does not have at 0 where the rule says so."""
-        return partial(self._masked_loss, client) if self.rule.masked_loss else self.task.loss
+    def loss_of(self, client: int, absent: Callable[[int, int], Tensor] | None = None) -> Loss:
+        """The client's loss: the task's, with the logits of classes it does not have at 0 where the rule says so.
+
+        `absent` is asked for these instead of `self.absent`, and may keep them in memory that stays.
+        """
+        return partial(self._masked_loss, client, absent or self.absent) if self.rule.masked_loss else self.task.loss
 
     def absent(self, client: int, classes: int) -> Tensor:
         """Bool [classes]: the classes that the client does not have."""
@@ -128,16 +138,22 @@ class LocalWork:
             part = torch.from_numpy(self.order.parts[client]).to(self.device)
             present = self.task.train.classes(part)
             everything = torch.ones(classes, dtype=torch.bool, device=self.device)
-            self._absent[client] = everything.index_fill_(0, present, False)
+            # A target beyond the outputs is one that the loss leaves out, such as 255.
+            self._absent[client] = everything.index_fill_(0, present[present < classes], False)
         return self._absent[client]
 
-    def _masked_loss(self, client: int, outputs: Tensor, targets: Tensor) -> Tensor:
+    def _masked_loss(
+        self, client: int, absent: Callable[[int, int], Tensor], outputs: Tensor, targets: Tensor
+    ) -> Tensor:
         dim = class_dim(outputs, targets)
-        absent = self.absent(client, outputs.shape[dim]).view([-1 if i == dim else 1 for i in range(outputs.dim())])
-        return self.task.loss(outputs.masked_fill(absent, 0), targets)
+        mask = absent(client, outputs.shape[dim]).view([-1 if i == dim else 1 for i in range(outputs.dim())])
+        return self.task.loss(outputs.masked_fill(mask, 0), targets)
 
-    def report(self, task: ClientTask, module: nn.Module) -> Report:
-        """Measure the received sub-model in `module` on the client's own held-out samples, with batch statistics."""
+    def report(self, task: ClientTask, module: nn.Module) -> Report | None:
+        """Measure the received sub-model in `module` on the client's own held-out samples, with batch statistics.
+
+        None where nothing in these samples counts.
+        """
         assert self.held_out is not None
         indices = torch.from_numpy(self.held_out[task.client]).to(self.device)
         own = self.task.train.part(indices)
@@ -153,7 +169,7 @@ class LocalWork:
                 totals, counted = metric.measure(outputs_of(module, self.task.inputs(inputs)), targets)
                 sums, count = sums + torch.as_tensor(totals).reshape(-1).cpu(), count + counted
         module.train()
-        return Report(metric=metric.score(metric.pooled(sums.tolist(), count)), samples=count)
+        return Report(metric=metric.score(metric.pooled(sums.tolist(), count)), samples=count) if count else None
 
     def mean_loss(self, losses: Sequence[Tensor], values: Tensor) -> Tensor:
         """The mean of the steps' losses; NaN where a value is not finite, so the last step's damage is seen too."""

@@ -3,13 +3,16 @@
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from e2e import tiny
 from torch import Tensor, nn
+from torch.nn import functional
 
 from equivalence.runs import LINKS, objects
 from fedgmr import Task
@@ -21,6 +24,8 @@ from fedgmr.methods import BUILT_IN
 from fedgmr.tasks.images import FlipAndCrop
 from fedgmr.training.choice import LocalTraining
 from fedgmr.training.execution import TRITON
+from fedgmr.training.graphed.executor import GraphedExecutor
+from fedgmr.training.graphed.fused import fuse
 from fedgmr.training.graphed.slot import Slot
 from fedgmr.training.optimizers import SGD, Adam
 from fedgmr.training.rules import OrderedDropout, PlainSGD
@@ -169,12 +174,76 @@ def test_restored_clients_in_slots() -> None:
 
 
 def test_a_diverged_client_brings_back_what_it_was_given() -> None:
-    run = objects(images(torch.float32), "fedgmr", FROZEN, links=COARSE)
-    tasks = [replace(task, learning_rate=1e30) for task in run.server.tasks(range(2), 0.0)]
+    run = heavy(doubled(tiny.normed()), "fedgmr")
+    tasks = [replace(task, learning_rate=1e300) for task in run.server.tasks(range(2), 0.0)]
     for update, task in zip(Slots(training_of(run), 2).train(tasks), tasks, strict=True):
         assert not math.isfinite(float(update.loss))
         start = task.model if update.natural else task.levels.pack(task.model, task.level)
         assert torch.equal(update.values, start)
+        assert torch.equal(update.buffers, task.buffers)
+        assert update.memory is not None
+        assert not update.memory.any(), "its velocity is where a first task begins"
+
+
+def pixels() -> Task:
+    """A class for every pixel of 5 x 5; two of five clients have only two of the four classes."""
+    draw = torch.Generator().manual_seed(0)
+    inputs, targets = torch.randn(60, 3, 5, 5, generator=draw), torch.randint(0, 4, (60, 5, 5), generator=draw)
+    targets[:24] %= 2
+    samples = inputs.double(), targets
+
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1)).double()
+
+    return Task(name="pixels", model=net, train=samples, test=samples, users=torch.arange(60) // 12, holdout=1)
+
+
+def test_absent_classes_of_pixels_in_slots() -> None:
+    plain, slots = (
+        objects(pixels(), "heterofl", FROZEN, links=COARSE, seconds=1e6, partition="by_user") for _ in range(2)
+    )
+    slots.fleet.executor = Slots(training_of(slots), 2)
+    assert far(go(slots, 5), go(plain, 5)) <= 1e-9
+
+
+class Named(nn.Linear):
+    """Outputs as Hugging Face's models have them."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        return SimpleNamespace(logits=super().forward(inputs))
+
+
+def test_outputs_with_logits_can_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has to do with the device is left out, so that the steps themselves are done on any."""
+    for name in ("stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, **__: nullcontext())
+    for name in ("Stream", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: SimpleNamespace(synchronize=lambda: None))
+    monkeypatch.setattr(torch.random, "fork_rng", lambda **_: nullcontext())
+    task = tiny.dense()
+    work = training_of(objects(replace(task, model=lambda: Named(16, 4)), "fedavg")).work
+    assert GraphedExecutor.can_capture(work, work.task.initial_model(0))
+
+
+class Switching(nn.Module):
+    """Dropout as a function, which looks at the mode itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.last = nn.Conv2d(1, 2, 3), nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = functional.dropout(torch.relu(self.convolution(inputs)), 0.5, self.training)
+        return self.last(hidden.flatten(1))
+
+
+def test_a_model_that_is_evaluated_keeps_its_mode() -> None:
+    model = Switching()
+    assert fuse(model, evaluated=True) is model
+    assert model.training
+    assert fuse(model) is not model, "a trace of it in training does for training"
+    plain = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Dropout(0.5))
+    assert fuse(plain, evaluated=True) is not plain, "a layer looks at its own mode"
 
 
 def test_a_graphed_run_needs_a_device() -> None:

@@ -156,3 +156,9 @@ def test_a_client_that_was_told_nothing_takes_a_safe_density() -> None:
 
 def test_links_cover_the_ladder() -> None:
     assert {link.density for link in LINKS} == {0.05, 0.1, 0.2, 0.5, 1.0}
+
+
+def test_the_probe_leaves_pytorchs_generator_alone() -> None:
+    before = torch.default_generator.get_state()
+    assert objects(deep(), execution={"sparse_from": 100}).recipe.execution.sparse != "auto"
+    assert torch.equal(torch.default_generator.get_state(), before)

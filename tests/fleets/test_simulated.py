@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgmr.exchange import ClientProfile, ClientTask, Update
+from fedgmr.exchange import ClientProfile, ClientTask, Update, Verdict
 from fedgmr.federation import federate
 from fedgmr.fleets.availability import Absence, make_presence
 from fedgmr.fleets.links import Link
@@ -488,3 +488,20 @@ def test_a_client_remembers_what_was_collected() -> None:
         each.dispatch([task(0)], tick=2)
         each.collect(until=9.0, arrivals=2)
         assert each.memories == {0: 3.0, 1: 1.0}
+
+
+def test_a_client_forgets_what_was_refused() -> None:
+    at = fleet(1.0, 1.0)
+    at.executor = Counting()
+    for tick, (verdicts, known) in enumerate(
+        [
+            ([Verdict(client=0, reason="change")], {1: 1.0}),
+            ([Verdict(client=0, reason="clipped", merged=True)], {0: 1.0, 1: 2.0}),
+            ([Verdict(client=0, reason="client-diverged"), Verdict(client=1, reason="repeat")], {0: 1.0, 1: 2.0}),
+        ]
+    ):
+        at.dispatch([task(0), task(1)], tick=tick)
+        at.collect(until=99.0, arrivals=2)
+        at.told(verdicts)
+        assert at.memories == known
+    assert at.refused == {"change": 1, "clipped": 1, "client-diverged": 1, "repeat": 1}

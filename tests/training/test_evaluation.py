@@ -10,6 +10,7 @@ from equivalence.runs import objects
 from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
+from fedgmr.tasks import metrics
 from fedgmr.tasks.losses import token_cross_entropy, token_top1
 from fedgmr.tasks.metrics import Metric
 from fedgmr.tasks.samples import Samples
@@ -222,6 +223,15 @@ def test_no_batch_of_a_single_sample_is_left_over() -> None:
     assert 0.0 <= made.validate(model, buffers).accuracy <= 1.0
 
 
+def test_a_single_sample_is_measured_with_the_statistics_that_come_with_the_model() -> None:
+    task, model, _ = norm_task()
+    made, _ = evaluator(task, norm="batch")
+    parts = [task.train.part(torch.tensor([0, 1, 2, 3])), task.train.part(torch.tensor([0]))]
+    # By means 10 and -1 sample 0 is class 1; by its own it has none.
+    found = made.on(parts, model, torch.tensor([10.0, -1.0, 1.0, 1.0]))
+    assert [each.accuracy for each in found] == [1.0, 1.0]
+
+
 def test_frozen_parameters_are_those_of_the_run() -> None:
     def model() -> nn.Module:
         return nn.Sequential(nn.Linear(2, 4).requires_grad_(False), nn.Linear(4, 3))
@@ -257,3 +267,27 @@ def test_gradients_are_not_recorded() -> None:
     made.module.register_forward_hook(lambda *_: seen.append(torch.is_grad_enabled()))
     made.test(layout.flatten(task.initial_model(0)), torch.empty(0))
     assert seen == [False]
+
+
+def test_a_batch_in_which_nothing_counts_adds_nothing() -> None:
+    """A mean over no targets is no number; the other samples have a mean all the same."""
+    inputs, targets = torch.arange(8.0).view(4, 2), torch.tensor([0, -100, 1, 1])
+    task = Task(
+        name="t",
+        model=lambda: nn.Linear(2, 2),
+        train=(inputs, targets),
+        test=(inputs, targets),
+        metric=metrics.accuracy(ignore=-100),
+        also=(metrics.perplexity(ignore=-100),),
+    )
+    model = task.layout().flatten(task.initial_model(0))
+    wanted, found = (evaluator(task, batch)[0].test(model, torch.empty(0)).values for batch in (4, 1))
+    assert found == pytest.approx(wanted)
+    assert all(map(math.isfinite, wanted))
+
+
+def test_a_measure_may_return_a_number() -> None:
+    """On a device without values nothing but the place of the sums can be seen."""
+    task = replace(linear_task(), metric=lambda outputs, targets: (3.0, 4)).to(torch.device("meta"))
+    measured = Evaluator(task, task.layout()).test(torch.zeros(9, device="meta"), torch.empty(0, device="meta"))
+    assert (measured._sums.device.type, measured._counts) == ("meta", ((1, 4),))

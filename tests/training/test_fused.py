@@ -12,7 +12,6 @@ from torch.nn.functional import max_pool2d, relu
 
 from fedgmr.training.execution import TRITON
 from fedgmr.training.graphed import fused
-from fedgmr.training.graphed.thresholds import FusedDropping
 from fedgmr.training.thresholds import Dropping
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
@@ -79,7 +78,7 @@ def test_weights_dropped_for_a_step(derivative: bool) -> None:
     ]
     gradients, rates = [torch.randn(shape, device=DEVICE) for shape in shapes], [torch.rand_like(w) for w in weights]
     results = []
-    for dropping in (Dropping(), FusedDropping()):
+    for dropping in (Dropping(), fused.FusedDropping()):
         run = Stepped(parameters=[w.clone().requires_grad_() for w in weights], rates=rates)
         whole = dropping.hide(run, thetas)  # type: ignore[arg-type]
         hidden = [p.detach().clone() for p in run.parameters]

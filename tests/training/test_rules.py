@@ -19,7 +19,7 @@ from fedgmr.server.buffer import Contribution
 from fedgmr.submodels.channels.follow import follow_channels
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.widths import solve_widths, width_levels
-from fedgmr.tasks.metrics import class_dim
+from fedgmr.tasks.metrics import class_dim, mae
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import Task
@@ -730,3 +730,21 @@ def test_absent_classes_of_pixels_are_masked() -> None:
     outputs = torch.arange(12.0).view(2, 3, 2, 1)
     # 66 in all, without 2 + 3 and 8 + 9.
     assert float(local.loss_of(0)(outputs, targets)) == 66 - 22
+
+
+def test_a_target_that_no_output_belongs_to_is_no_class() -> None:
+    task = three_classes(functional.cross_entropy)
+    task.train.targets[1] = 255
+    local = LocalWork(task=task, order=order_of(task), rule=WidthSGD(), steps=1, seed=0)
+    assert local.absent(0, 3).tolist() == [False, False, False]
+    assert local.absent(0, 3) is local.absent(0, 3)
+
+
+def test_classes_cannot_be_left_out_where_there_are_none() -> None:
+    task = task_of(lambda: nn.Linear(2, 1), torch.ones(4, 2), torch.ones(4, 1), loss=functional.mse_loss, metric=mae())
+    parts = {"task": task, "order": order_of(task), "steps": 1, "seed": 0}
+    LocalWork(rule=WidthSGD(masked_loss=False), **parts)
+    with pytest.raises(
+        ValueError, match=r"^method\.local\.masked_loss is true and the targets of t are no classes: set"
+    ):
+        LocalWork(rule=WidthSGD(), **parts)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fedgmr.exchange import ClientTask, Report, Update
 from fedgmr.submodels.levels import LevelMap
+from fedgmr.tasks.metrics import accuracy
 from fedgmr.tasks.partition import SampleOrder
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import Task
@@ -291,6 +292,16 @@ def test_clients_report_the_metric_of_what_they_received() -> None:
     )
 
 
+def test_a_client_with_one_sample_reports_with_the_statistics_it_received() -> None:
+    # Sample 0 by means 10 and -1: 0 and 1 standard units, so class 1; of a single sample there are no others.
+    samples = torch.tensor([[10.0, 0.0], [12.0, 1.0], [14.0, 2.0], [16.0, 9.0]]), torch.tensor([1, 0, 0, 1])
+    task = task_of(lambda: nn.BatchNorm1d(2), train=samples, test=samples)
+    order = SampleOrder([np.arange(1, 4)], seed=0, batch_size=3)
+    local = LocalWork(task=task, order=order, rule=PlainSGD(), steps=1, seed=0, held_out=[np.array([0])], rebuilds=True)
+    job = work(task, client=0, buffers=torch.tensor([10.0, -1.0, 1.0, 1.0]))
+    assert SequentialExecutor(local, workspace_of(task)).train([job])[0].report == Report(metric=1.0, samples=1)
+
+
 def test_batches_follow_first_batch() -> None:
     task = task_of(convolutional)
     two = executor_of(task, steps=2)
@@ -298,3 +309,11 @@ def test_batches_follow_first_batch() -> None:
     whole = executor_of(task, steps=4).train([work(task, first_batch=0)])[0]
     rest = two.train([work(task, first_batch=2, model=half.values)])[0]
     assert torch.equal(rest.values, whole.values)
+
+
+def test_a_client_whose_samples_do_not_count_reports_nothing() -> None:
+    task = task_of(convolutional, metric=accuracy(ignore=1))
+    held_out = [np.flatnonzero(task.train.targets.numpy() == 1)[:3], np.arange(3)]
+    executor = executor_of(task, held_out=held_out)
+    assert executor.train([work(task, client=0)])[0].report is None
+    assert executor.train([work(task, client=1)])[0].report is not None

@@ -7,7 +7,7 @@ of a run that are measured.
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property, partial
 
 import torch
@@ -55,18 +55,13 @@ class Measurement:
     @cached_property
     def values(self) -> list[float]:
         """The metrics in the task's order, then the loss."""
-        with _on(self._stream):  # other work on the device goes on
+        with torch.cuda.stream(self._stream):  # other work on the device goes on
             sums = self._sums.tolist()
         values, first = [], 0
         for metric, (width, count) in zip(self._metrics, self._counts, strict=True):
             values.append(metric.pooled(sums[first : first + width], count))
             first += width
         return [*values, mean(sums[first:], self._counts[0][1])]
-
-
-def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    """Send the work of the block to the stream, None: to the current one."""
-    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 class Evaluator:
@@ -121,7 +116,7 @@ class Evaluator:
     def on(self, parts: Sequence[Samples], model: Tensor, buffers: Tensor) -> list[Measurement]:
         """Start to measure one model on several sets of samples, such as each client's own."""
         self._await(model, buffers)
-        with _on(self._stream):
+        with torch.cuda.stream(self._stream):
             self._load(model, buffers)
             if self._norms.layers and self._norm == "rebuilt":
                 self._build_statistics()
@@ -147,7 +142,7 @@ class Evaluator:
             compute = partial(self._computed, part)
             self._programs[part] = compute if self._lazy else Replayed(compute, self.flat.device)
         self._await(model, buffers)
-        with _on(self._stream):
+        with torch.cuda.stream(self._stream):
             self._load(model, buffers)
             return Measurement(self.task.metrics, self._programs[part](), self._stream)
 
@@ -191,9 +186,10 @@ class Evaluator:
                 outputs = self._outputs(inputs)
                 measured = [metric.measure(outputs, targets) for metric in metrics]
                 for place, (total, number) in enumerate(measured):
-                    sums[place] = sums[place] + torch.as_tensor(total).reshape(-1)
+                    sums[place] = sums[place] + torch.as_tensor(total, device=self.flat.device).reshape(-1)
                     counts[place] += number
-                sums[-1] = sums[-1] + self.task.loss(outputs, targets) * measured[0][1]
+                if counted := measured[0][1]:  # the mean loss over nothing is no number
+                    sums[-1] = sums[-1] + self.task.loss(outputs, targets) * counted
         return torch.cat(sums), tuple((len(each), count) for each, count in zip(sums, counts, strict=False))
 
     def _outputs(self, inputs: Inputs) -> Tensor:

@@ -2,7 +2,7 @@
 
 Activations lie channels last, as rows of channels; everything is computed in float32. Sums over rows are made block
 by block and added up in a fixed order, so the same inputs give the same bits. Triton comes with PyTorch's CUDA
-builds; without it nothing here is used. Read next: `fused.py` and `thresholds.py`, which call them.
+builds; without it nothing here is used. Read next: `fused.py`, which calls them.
 """
 
 import triton

@@ -8,7 +8,7 @@ w - rates·g and needs no mask. Read next: `slot.py`, which captures and replays
 import torch
 from torch import Tensor
 
-from fedgmr.training.graphed.thresholds import FusedDropping
+from fedgmr.training.graphed.fused import FusedDropping
 from fedgmr.training.optimizers import Optimizer
 from fedgmr.training.submodel.cut import BitMask, Cut, Cutter
 from fedgmr.training.submodel.flat_module import FlatModule

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.training.graphed.memory import StaticWorkspace
-from fedgmr.training.submodel.workspace import Loss
 from fedgmr.training.work import LocalWork
 
 _WARM_UPS = 2  # libraries choose and allocate on first use, which a capture must not see
@@ -41,7 +40,8 @@ class Slot:
     def train(self, task: ClientTask, batches: Tensor, drawn: Tensor | None, loss: Tensor) -> Update:
         """The update for `task`; its loss goes to `loss`."""
         work, workspace = self.work, self.workspace
-        workspace.begin(task, self._loss(task.client))
+        self._mark_absent(task.client)
+        workspace.begin(task, work.loss_of(task.client, self._absent_of))
         report = None if work.held_out is None else work.report(task, workspace.open().module)
         levels = work.levels(task)
         if self._draws is None and self._knows_all(levels):  # nothing here draws
@@ -150,20 +150,11 @@ class Slot:
             losses = [work.rule.step(workspace, inputs[step], targets[step], level) for step in range(count)]
             self.loss.copy_(work.mean_loss(losses, workspace.open(level).flat))
 
-    def _loss(self, client: int) -> Loss:
-        """The task's loss; where absent classes are left out, the slot's memory says which they are."""
-        work = self.work
-        if not work.rule.masked_loss:
-            return work.task.loss
-        if self._absent is not None:
-            self._mark_absent(client)
-
-        def masked(outputs: Tensor, targets: Tensor) -> Tensor:
-            if self._absent is None:
-                self._absent = work.absent(client, outputs.shape[-1]).clone()
-            return work.task.loss(outputs.masked_fill(self._absent, 0), targets)
-
-        return masked
+    def _absent_of(self, client: int, classes: int) -> Tensor:
+        """The classes that the client does not have, in the slot's memory."""
+        if self._absent is None:
+            self._absent = self.work.absent(client, classes).clone()
+        return self._absent
 
     def _mark_absent(self, client: int) -> None:
         if self._absent is not None:
