@@ -11,7 +11,7 @@ from equivalence.test_graphed import far, training_of
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgmr import Task
+from fedgmr import Metric, Task
 from fedgmr.exchange import Update
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.tasks.losses import padded_cross_entropy, token_cross_entropy, token_top1
@@ -100,7 +100,8 @@ def of_targets(change: Callable[[Tensor], Tensor]) -> Task:
     """A linear net with other targets."""
     base = residual(lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 4)))
     train, test = base.train[:], base.test[:]
-    return replace(base, train=(train[0], change(train[1])), test=(test[0], change(test[1])), metric=loss_alone)
+    surprise = Metric(measure=loss_alone, name="surprise", unit="nats", higher_is_better=False)
+    return replace(base, train=(train[0], change(train[1])), test=(test[0], change(test[1])), metric=surprise)
 
 
 def loss_alone(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
