@@ -29,8 +29,9 @@ from fedgmr.training.plain.threaded import ThreadedExecutor
 from fedgmr.training.schedules import TrainingSettings
 from fedgmr.training.sparse.break_even import ASSUMED, LayerWork
 from fedgmr.training.sparse.cut import SparseCutter
-from fedgmr.training.stacked.executor import MOST, Net, StackedExecutor
+from fedgmr.training.stacked.executor import MOST, StackedExecutor
 from fedgmr.training.stacked.net import StackedNet
+from fedgmr.training.stacked.rows import Rows
 from fedgmr.training.submodel.cut import Cutter, MaskedCutter
 from fedgmr.training.submodel.flat_module import FlatModule
 from fedgmr.training.submodel.sliced_cut import Prepare, SlicedCutter
@@ -97,7 +98,7 @@ class LocalTraining:
             )
         return GraphedExecutor(self.work, self.static_workspace, slots=self.work.execution.slots)
 
-    def stacked(self, net: Net | None = None) -> StackedExecutor:
+    def stacked(self, net: Rows | None = None) -> StackedExecutor:
         """Tasks side by side in the same kernels; `net` is the run's, if it is made already."""
         net = net or self._net()
         if net is None:
@@ -169,7 +170,7 @@ class LocalTraining:
         possible = work.single and work.rule.capturable(self.settings.optimizer)
         return "graphed" if possible and GraphedExecutor.can_capture(work, self._model()) else "sequential"
 
-    def _net(self) -> Net | None:
+    def _net(self) -> Rows | None:
         """The model as a stack of clients: as a chain, or else folded; None where it is neither."""
         work, optimizer, most = self.work, self.settings.optimizer, self.work.execution.slots or MOST
         if not work.single or work.device.type != "cuda":

@@ -11,10 +11,11 @@ from equivalence.test_graphed import far, training_of
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgmr import Task
+from fedgmr import Metric, Task
 from fedgmr.exchange import Update
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.tasks.losses import padded_cross_entropy, token_cross_entropy, token_top1
+from fedgmr.training.rules import PlainSGD
 from fedgmr.training.stacked.executor import MOST, StackedExecutor
 from training.test_stacked import DEVICE, HEAVY, RUNS, distance, objects_of
 
@@ -76,8 +77,35 @@ class Mixing(nn.Module):
         return scores
 
 
+class Signals(nn.Module):
+    """Batch norm of [samples, channels, places], of which there are more and fewer than channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(6, 9), nn.BatchNorm1d(6)
+        self.second, self.other = nn.Linear(9, 3), nn.BatchNorm1d(6)
+        self.head = nn.Linear(18, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(images.flatten(1, 2))))
+        scores: Tensor = self.head(self.other(self.second(x)).flatten(1))
+        return scores
+
+
 def residual(model: Callable[[], nn.Module] = Residual) -> Task:
     return replace(tiny.normed(), name="residual", model=model, loss=functional.cross_entropy)
+
+
+def of_targets(change: Callable[[Tensor], Tensor]) -> Task:
+    """A linear net with other targets."""
+    base = residual(lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 4)))
+    train, test = base.train[:], base.test[:]
+    surprise = Metric(measure=loss_alone, name="surprise", unit="nats", higher_is_better=False)
+    return replace(base, train=(train[0], change(train[1])), test=(test[0], change(test[1])), metric=surprise)
+
+
+def loss_alone(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    return functional.cross_entropy(outputs, targets, reduction="sum"), len(targets)
 
 
 def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -125,8 +153,11 @@ def trained(run: Assembly, *, folds: bool) -> list[Update]:
         (sequences(), ADAM),
         (sequences(padded_cross_entropy), {}),
         (sequences(own_loss), {}),
+        (residual(Signals), {}),
+        (of_targets(lambda labels: functional.one_hot(labels, 4) * 0.8 + 0.05), {}),
+        (of_targets(lambda labels: labels.where(labels != 1, -100)), {}),
     ],
-    ids=["batch norm", "group norm", "adam", "tokens", "padding counts", "own loss"],
+    ids=["batch norm", "group norm", "adam", "tokens", "padding counts", "own loss", "places", "shares", "left out"],
 )
 def test_folded_clients_agree_with_the_plain_loop(task: Task, more: dict[str, Any]) -> None:
     found, wanted = (trained(objects_of(task, **more), folds=folds) for folds in (True, False))
@@ -185,6 +216,12 @@ def test_a_model_that_mixes_samples_is_not_folded() -> None:
 def test_widths_and_thresholds_are_not_folded() -> None:
     assert net_of(objects_of(residual(), "fiarse")) is None
     assert net_of(objects_of(residual(), "fedgmr", rules={"local": {"kind": "sgd", "proximal": 0.1}})) is None
+
+
+@RUNS
+def test_a_rule_that_masks_the_loss_is_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlainSGD, "masked_loss", property(lambda _: True))
+    assert net_of(objects_of(residual())) is None
 
 
 @RUNS

@@ -28,8 +28,10 @@ class Case:
     batch: int = BATCH
 
     def products(self, precision: str = "ieee") -> ConvProducts:
+        weights = self.kernel**2 * self.inputs * self.outputs
         layer = Conv(
-            weight_at=0, bias_at=0, pool=False, inputs=self.inputs, outputs=self.outputs, kernel=self.kernel,
+            weight_at=16, bias_at=32 + -(-weights // 16) * 16 if self.bias else None, inputs=self.inputs,
+            outputs=self.outputs, kernel=self.kernel,
             stride=self.stride, padding=self.padding, height=self.height, width=self.width,
         )  # fmt: skip
         return ConvProducts(layer, self.batch, precision)
@@ -56,7 +58,7 @@ class Stack:
         made = torch.Generator().manual_seed(7)
         layer = case.products().layer
         self.case, self.depth = case, layer.depth * layer.outputs
-        self.row = 64 + 16 * (-(-self.depth // 16) - (-layer.outputs // 16))
+        self.row = 64 + 16 * (-(-self.depth // 16) - (-case.outputs // 16))
         self.matrix = torch.randn((CLIENTS, self.row), generator=made).to(DEVICE)
         self.x = torch.randn((CLIENTS, BATCH, case.height, case.width, case.inputs), generator=made).to(DEVICE)
         shape = (CLIENTS, BATCH, layer.out_height, layer.out_width, case.outputs)
@@ -71,11 +73,11 @@ class Stack:
 
     def computed(self, products: ConvProducts, clients: slice) -> list[Tensor]:
         """Outputs, gradient of the inputs, and a matrix with those of the weights where the weights lie."""
-        weights, biases = self.parts(self.matrix[clients])
-        gradients = torch.full_like(self.matrix[clients], 5.0)
+        weights = self.matrix[clients]
+        gradients = torch.full_like(weights, 5.0)
         x, dy = self.x[clients].contiguous(), self.dy[clients].contiguous()
-        found = [products.forward(x, weights, biases), products.input_gradient(dy, weights)]
-        products.weight_gradient(x, dy, *self.parts(gradients))
+        found = [products.forward(x, weights), products.input_gradient(dy, weights)]
+        products.weight_gradient(x, dy, gradients)
         return [*found, gradients]
 
     def wanted(self) -> list[Tensor]:

@@ -34,6 +34,34 @@ class Encoder(nn.Module):
         return scores
 
 
+class Images(nn.Module):
+    """Batch norm, a sum and a ReLU, written in some way."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.conv, self.norm, self.way = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), way
+        self.relu, self.dropout, self.head = nn.ReLU(inplace=True), nn.Dropout(0.5, inplace=True), nn.Linear(4, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.conv(images)
+        if self.way == "broadcast":
+            y = torch.relu(self.norm(x) + x.mean((2, 3), keepdim=True))
+        else:
+            y = torch.relu(self.norm(x) + x)
+        if self.way == "drawn once" and torch.rand(1) < 2:
+            y = y + 1
+        y = y.mean((2, 3))
+        y = y - y.mean(1, keepdim=True)
+        if self.way == "statement":
+            y.relu_()
+        if self.way == "module in place":
+            self.relu(y)
+        if self.way == "dropout in place":
+            self.dropout(y)
+        scores: Tensor = self.head(y)
+        return scores
+
+
 class Net(nn.Module):
     """A linear layer with something around it."""
 
@@ -96,6 +124,25 @@ def test_ordinary_layers(model: nn.Module, example: Tensor, calls: int, head: st
 )
 def test_what_cannot_be_folded(around: str) -> None:
     assert plan_of(Net(around), ROWS) is None
+
+
+@pytest.mark.parametrize("way", ["broadcast", "drawn once", "module in place", "dropout in place"])
+def test_what_would_not_be_the_same_model_when_its_layers_are_joined(way: str) -> None:
+    assert plan_of(Images(way), IMAGES) is None
+    assert plan_of(Images("plain"), IMAGES) is not None
+
+
+def test_what_a_model_does_in_place_is_done() -> None:
+    model, joined = join(Images("statement").train())
+    assert joined == {"norm"}
+    assert [node.target for node in model.graph.nodes].count("relu_") == 1  # type: ignore[union-attr]
+    assert plan_of(Images("statement"), IMAGES) is not None
+
+
+@pytest.mark.parametrize(("length", "folds"), [(128, True), (129, False)])
+def test_attention_has_at_most_128_positions(length: int, folds: bool) -> None:
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    assert (plan_of(model, torch.randn(3, length, 8)) is not None) == folds
 
 
 def test_layers_that_are_not_known() -> None:

@@ -5,12 +5,14 @@ import torch
 from torch import Tensor
 
 from fedgmr.training.execution import TRITON
+from fedgmr.training.optimizers import Adam
 from training.folded_clients import DEVICE, RUNS, draw, far
 
 if TRITON:
-    from fedgmr.training.folded import steps
+    from fedgmr.training.folded import adam
+    from fedgmr.training.stacked import kernels
 
-CLIENTS, ROW = 3, 1104
+CLIENTS, ROW, SIZE = 3, 1104, 1024
 LIMITS, RATES = (0, 2, 1), (0.1, 0.02, 0.3)
 
 
@@ -20,6 +22,18 @@ def drawn() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     levels[levels == 3] = 255
     limits = torch.tensor(LIMITS, dtype=torch.int32, device=DEVICE)
     return draw(CLIENTS, ROW, seed=1), levels, limits, torch.tensor(RATES, device=DEVICE)
+
+
+def step_of_sgd(
+    weights: Tensor, gradients: Tensor, levels: Tensor, limits: Tensor, rates: Tensor, velocities: Tensor | None,
+    momentum: float, decay: float,
+) -> None:  # fmt: skip
+    """As nets of ordinary layers have it."""
+    velocities = weights if velocities is None else velocities
+    rules = ("all", False, momentum, decay)
+    kernels.reduce_step[(2, len(weights))](
+        gradients, weights, levels, weights, velocities, limits, rates, rates, ROW, 0, 1, ROW, *rules, SIZE
+    )
 
 
 def given(number: int, taken: Tensor) -> Tensor:
@@ -35,7 +49,7 @@ def test_sgd_moves_as_in_torch(momentum: float, decay: float) -> None:
     velocities = torch.zeros_like(weights) if momentum else None
     given_all = [given(number, taken) for number in range(3)]
     for gradients in given_all:
-        steps.sgd(weights, gradients, levels, limits, rates, velocities, momentum, decay)
+        step_of_sgd(weights, gradients, levels, limits, rates, velocities, momentum, decay)
     for client, rate in enumerate(RATES):
         wanted = start[client].double().requires_grad_()
         optimizer = torch.optim.SGD([wanted], lr=rate, momentum=momentum, weight_decay=decay)
@@ -56,7 +70,10 @@ def test_adam_moves_as_in_torch() -> None:
     means, squares = (torch.full_like(weights, float("nan")) for _ in range(2))  # a new task reads none of the last
     given_all = [given(number, taken) for number in range(3)]
     for number, gradients in enumerate(given_all):
-        steps.adam(weights, gradients, levels, limits, rates, means, squares, number + 1, 0.8, 0.99, 1e-8)
+        told = adam.numbers(Adam(beta1=0.8, beta2=0.99), number + 1)
+        adam.step[(2, CLIENTS)](
+            weights, gradients, levels, limits, rates, means, squares, ROW, *told, number == 0, SIZE
+        )
     for client, rate in enumerate(RATES):
         wanted = start[client].double().requires_grad_()
         optimizer = torch.optim.Adam([wanted], lr=rate, betas=(0.8, 0.99), eps=1e-8)
@@ -77,8 +94,8 @@ def test_a_client_does_not_depend_on_its_company() -> None:
     velocities = draw(CLIENTS, ROW, seed=5)
     own = velocities.clone()
     gradients = draw(CLIENTS, ROW, seed=6)
-    steps.sgd(weights, gradients, levels, limits, rates, velocities, 0.9, 0.01)
+    step_of_sgd(weights, gradients, levels, limits, rates, velocities, 0.9, 0.01)
     for part in (slice(client, client + 1) for client in range(CLIENTS)):
-        steps.sgd(alone[part], gradients[part], levels[part], limits[part], rates[part], own[part], 0.9, 0.01)
+        step_of_sgd(alone[part], gradients[part], levels[part], limits[part], rates[part], own[part], 0.9, 0.01)
     assert torch.equal(alone, weights)
     assert torch.equal(own, velocities)

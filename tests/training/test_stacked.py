@@ -190,6 +190,22 @@ def test_thresholds_with_momentum_are_not_stacked() -> None:
 
 
 @RUNS
+def test_losses_that_are_not_stacked() -> None:
+    base = tiny.dense()
+    labels = base.train[:][1]
+    left_out = replace(
+        base, loss=nn.functional.cross_entropy, train=(base.train[:][0], labels.where(labels != 1, -100))
+    )
+    inputs = base.train[:][0][0].numel()
+    many = replace(base, loss=nn.functional.cross_entropy, model=lambda: nn.Sequential(nn.Linear(inputs, 1 << 17)))
+    for task, batch in ((left_out, 4), (many, 16)):
+        run = objects_of(task, batch_size=batch)
+        assert net_of(run, SGD()) is None
+    assert net_of(objects_of(many, batch_size=8), SGD()) is None, "blocks have at least 16 samples"
+    assert net_of(objects_of(replace(base, loss=nn.functional.cross_entropy)), SGD()) is not None
+
+
+@RUNS
 def test_weights_that_fall_below_the_threshold_are_put_by() -> None:
     run = objects_of(pictures(), "fiarse")
     tasks = run.server.tasks(range(3), 0.0)

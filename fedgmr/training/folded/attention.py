@@ -1,8 +1,8 @@
 """Self-attention between the projections of many clients at once: scores, mask, softmax, dropout, sum of values.
 
 A program works for one head of one sample. It reads queries, keys and values where the input projection has left them
-and writes what the output projection reads; scores stay on the chip. Longer samples are walked over in blocks, with a
-pass for the gradient of the queries and one for keys and values, so that nothing is added from several programs.
+and writes what the output projection reads; scores stay on the chip. On the way back one program has all queries of a
+sample, so that nothing is added from several programs: samples have at most 128 positions (`plan.py`).
 
 Dropout: the row of a query, numbered within its client, takes two words from the client's seed and the call's number as
 in `dropout.py`; every key's number is then mixed with them (multiplied and shifted: a whole Philox for every score
@@ -26,8 +26,8 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 _CAUSAL, _GIVEN = tl.constexpr(1), tl.constexpr(2)
 # Rows are queries, columns are keys.
 _FORWARD = Tiles(rows=64, columns=32, stages=2)
-_BACKWARD = Tiles(rows=128, columns=64, warps=8, stages=2)  # where one program takes all queries
-_BACKWARD_LONG = Tiles(rows=64, columns=64, stages=2)
+_BACKWARD = Tiles(rows=128, columns=64, warps=8, stages=2)
+_BACKWARD_EXACT = Tiles(rows=128, columns=16, warps=8, stages=2)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,23 +49,18 @@ class Attention:
         """
         samples, length, columns = qkv.shape
         out, heights = qkv.new_empty((samples, length, columns // 3)), qkv.new_empty((samples, self.heads, length))
-        tiles = _FORWARD if self.precision == "tf32" else EXACT
-        self._launch(_attend, tiles, tiles.rows, qkv, out, heights)
+        self._launch(_attend, _FORWARD if self.precision == "tf32" else EXACT, qkv, out, heights)
         return out, heights
 
     def backward(self, dout: Tensor, qkv: Tensor, out: Tensor, heights: Tensor) -> Tensor:
         """The gradient of `qkv`, from that of the results and what `forward` gave."""
-        length, exact = qkv.shape[1], self.precision != "tf32"
-        dqkv, deltas = torch.empty_like(qkv), torch.empty_like(heights)
-        whole = length <= (EXACT if exact else _BACKWARD).rows
-        tiles = EXACT if exact else _BACKWARD if whole else _BACKWARD_LONG
-        self._launch(_queries_back, tiles, tiles.rows, qkv, out, dout, heights, deltas, dqkv, WHOLE=whole)
-        if not whole:
-            self._launch(_keys_back, tiles, tiles.columns, qkv, dout, heights, deltas, dqkv)
+        tiles, dqkv = _BACKWARD if self.precision == "tf32" else _BACKWARD_EXACT, torch.empty_like(qkv)
+        assert qkv.shape[1] <= tiles.rows
+        self._launch(_attend_back, tiles, qkv, out, dout, heights, dqkv)
         return dqkv
 
-    def _launch(self, kernel: Any, tiles: Tiles, block: int, qkv: Tensor, *others: Tensor, **more: bool) -> None:
-        """Launch a kernel whose programs have a head and a block of it; what is not read may be anything."""
+    def _launch(self, kernel: Any, tiles: Tiles, qkv: Tensor, *others: Tensor) -> None:
+        """Launch a kernel whose programs have a head and a block of queries; what is not read may be anything."""
         assert self.p == 0.0 or self.seeds is not None
         (samples, length, columns), hidden = qkv.shape, self.hidden
         mask, kind = qkv, int(not isinstance(hidden, Tensor) and hidden == "causal")
@@ -73,10 +68,10 @@ class Attention:
             mask, kind = hidden.contiguous().view(torch.uint8), 2
         seeds, clients = (qkv, 1) if self.seeds is None else (self.seeds, len(self.seeds))
         size, longest = columns // (3 * self.heads), power(length)
-        kernel[(samples * self.heads, cdiv(length, min(block, longest)))](
+        kernel[(samples * self.heads, cdiv(length, min(tiles.rows, longest)))](
             qkv, mask, seeds, samples // clients, *others, length, self.heads, self.number, self.p, size**-0.5,
             HEAD=size, WIDTH=power(size), QUERIES=min(tiles.rows, longest), KEYS=min(tiles.columns, longest),
-            HIDDEN=kind, DROP=self.p > 0.0, PRECISION=self.precision, **more, **tiles.launch,
+            HIDDEN=kind, DROP=self.p > 0.0, PRECISION=self.precision, **tiles.launch,
         )  # fmt: skip
 
 
@@ -117,25 +112,6 @@ def _place(length, heads, HEAD: tl.constexpr):  # type: ignore[no-untyped-def]
     head = tl.program_id(0) % heads
     columns = heads * HEAD
     return sample, head, columns, sample * length * 3 * columns + head * HEAD
-
-
-@triton.jit
-def _pairs(qkv, key, column, known, columns, length):  # type: ignore[no-untyped-def]
-    """Where a block of keys lies, which of it exists, the keys, and their values."""
-    inside = (key < length)[:, None] & known[None, :]
-    at = columns + key[:, None] * 3 * columns + column[None, :]
-    keys = tl.load(qkv + at, mask=inside, other=0.0)
-    return at, inside, keys, tl.load(qkv + columns + at, mask=inside, other=0.0)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _powers(  # type: ignore[no-untyped-def]
-    one, other, query, key, height, hidden, length, scale, HIDDEN: tl.constexpr, PRECISION: tl.constexpr
-):
-    """The results of the softmax before dropout, once more: of queries by keys, or of keys by queries."""
-    score = tl.dot(one, tl.trans(other), input_precision=PRECISION) * (scale * _LOG2E)
-    seen = _seen(query, key, hidden, length, HIDDEN)
-    return tl.exp2(tl.where(seen, score, float("-inf")) - height)
 
 
 @triton.jit(do_not_specialize=["number"])  # type: ignore[untyped-decorator]
@@ -189,21 +165,16 @@ def _attend(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["number"])  # type: ignore[untyped-decorator]
-def _queries_back(  # type: ignore[no-untyped-def]
-    qkv, hidden, seeds, samples, out, dout, heights, deltas, dqkv, length, heads, number, p, scale, HEAD: tl.constexpr,
+def _attend_back(  # type: ignore[no-untyped-def]
+    qkv, hidden, seeds, samples, out, dout, heights, dqkv, length, heads, number, p, scale, HEAD: tl.constexpr,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, HIDDEN: tl.constexpr, DROP: tl.constexpr,
-    PRECISION: tl.constexpr, WHOLE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a block of queries, over all keys that they see; leaves slope · result of each for the keys.
-
-    If WHOLE, the block has all queries, and the gradients of keys and values are computed too.
-    """
+    """The gradients of all queries, and of keys and values block by block."""
     sample, head, columns, first_at = _place(length, heads, HEAD)
     qkv += first_at
     dqkv += first_at
     query = tl.arange(0, QUERIES)
-    if not WHOLE:
-        query += tl.program_id(1) * QUERIES
     column = tl.arange(0, WIDTH)
     known = column < HEAD
     real = query < length
@@ -213,79 +184,27 @@ def _queries_back(  # type: ignore[no-untyped-def]
     queries = tl.load(qkv + place, mask=mine, other=0.0)
     slopes = tl.load(dout + to, mask=mine, other=0.0)
     delta = tl.sum(slopes * tl.load(out + to, mask=mine, other=0.0), 1)
-    row = (sample * heads + head) * length + query
-    if not WHOLE:
-        tl.store(deltas + row, delta, mask=real)
-    height = tl.load(heights + row, mask=real, other=float("inf"))
+    height = tl.load(heights + (sample * heads + head) * length + query, mask=real, other=float("inf"))
     if DROP:
         first, second = _row_words(seeds, number, sample, head, query, samples, length, heads)
     sums = tl.zeros([QUERIES, WIDTH], tl.float32)
-    last = length
-    if HIDDEN == _CAUSAL and not WHOLE:
-        last = tl.minimum(length, (tl.program_id(1) + 1) * QUERIES)
-    for start in range(0, last, KEYS):
+    for start in range(0, length, KEYS):
         key = start + tl.arange(0, KEYS)
-        at, inside, keys, values = _pairs(qkv, key, column, known, columns, length)
-        power = _powers(
-            queries, keys, query[:, None], key[None, :], height[:, None], hidden, length, scale, HIDDEN, PRECISION
-        )
+        inside = (key < length)[:, None] & known[None, :]
+        at = columns + key[:, None] * 3 * columns + column[None, :]
+        keys = tl.load(qkv + at, mask=inside, other=0.0)
+        values = tl.load(qkv + columns + at, mask=inside, other=0.0)
+        score = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * (scale * _LOG2E)
+        seen = _seen(query[:, None], key[None, :], hidden, length, HIDDEN)
+        power = tl.exp2(tl.where(seen, score, float("-inf")) - height[:, None])
         pull = tl.dot(slopes, tl.trans(values), input_precision=PRECISION)
         weight = power
         if DROP:
             factor = _factor(first[:, None], second[:, None], key[None, :], p)
             weight = power * factor
             pull = pull * factor
-        if WHOLE:
-            tl.store(dqkv + columns + at, tl.dot(tl.trans(weight), slopes, input_precision=PRECISION), mask=inside)
+        tl.store(dqkv + columns + at, tl.dot(tl.trans(weight), slopes, input_precision=PRECISION), mask=inside)
         slope = power * (pull - delta[:, None]) * scale
-        if WHOLE:
-            tl.store(dqkv + at, tl.dot(tl.trans(slope), queries, input_precision=PRECISION), mask=inside)
+        tl.store(dqkv + at, tl.dot(tl.trans(slope), queries, input_precision=PRECISION), mask=inside)
         sums = tl.dot(slope, keys, sums, input_precision=PRECISION)
     tl.store(dqkv + place, sums, mask=mine)
-
-
-@triton.jit(do_not_specialize=["number"])  # type: ignore[untyped-decorator]
-def _keys_back(  # type: ignore[no-untyped-def]
-    qkv, hidden, seeds, samples, dout, heights, deltas, dqkv, length, heads, number, p, scale, HEAD: tl.constexpr,
-    WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, HIDDEN: tl.constexpr, DROP: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The gradients of a block of keys and their values, over all queries that see them; tiles are [keys, queries]."""
-    sample, head, columns, first_at = _place(length, heads, HEAD)
-    qkv += first_at
-    dqkv += first_at
-    dout += sample * length * columns + head * HEAD
-    heights += (sample * heads + head) * length
-    deltas += (sample * heads + head) * length
-    key = tl.program_id(1) * KEYS + tl.arange(0, KEYS)
-    column = tl.arange(0, WIDTH)
-    known = column < HEAD
-    at, inside, keys, values = _pairs(qkv, key, column, known, columns, length)
-    key_sums = tl.zeros([KEYS, WIDTH], tl.float32)
-    value_sums = tl.zeros([KEYS, WIDTH], tl.float32)
-    begin = 0
-    if HIDDEN == _CAUSAL:
-        begin = (tl.program_id(1) * KEYS) // QUERIES * QUERIES
-    for start in range(begin, length, QUERIES):
-        query = start + tl.arange(0, QUERIES)
-        real = query < length
-        mine = real[:, None] & known[None, :]
-        queries = tl.load(qkv + query[:, None] * 3 * columns + column[None, :], mask=mine, other=0.0)
-        slopes = tl.load(dout + query[:, None] * columns + column[None, :], mask=mine, other=0.0)
-        height = tl.load(heights + query, mask=real, other=float("inf"))
-        delta = tl.load(deltas + query, mask=real, other=0.0)
-        power = _powers(
-            keys, queries, query[None, :], key[:, None], height[None, :], hidden, length, scale, HIDDEN, PRECISION
-        )
-        pull = tl.dot(values, tl.trans(slopes), input_precision=PRECISION)
-        weight = power
-        if DROP:
-            first, second = _row_words(seeds, number, sample, head, query, samples, length, heads)
-            factor = _factor(first[None, :], second[None, :], key[:, None], p)
-            weight = power * factor
-            pull = pull * factor
-        slope = power * (pull - delta[None, :]) * scale
-        value_sums = tl.dot(weight, slopes, value_sums, input_precision=PRECISION)
-        key_sums = tl.dot(slope, queries, key_sums, input_precision=PRECISION)
-    tl.store(dqkv + at, key_sums, mask=inside)
-    tl.store(dqkv + columns + at, value_sums, mask=inside)

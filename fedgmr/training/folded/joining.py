@@ -23,7 +23,6 @@ def join(model: nn.Module) -> tuple[nn.Module, set[str]]:
     joined = {str(node.target) for node in list(traced.graph.nodes) if _join(traced, node)}
     if not joined:
         return model, joined
-    traced.graph.eliminate_dead_code()
     traced.recompile()
     return traced, joined
 

@@ -81,7 +81,7 @@ class Folded:
 
     def images(self, given: Tensor) -> Tensor:
         """Images [samples, channels, height, width] as [clients, samples, height, width, channels]."""
-        lying = _pixels_first(given)
+        lying = _channels_last(given)
         return lying.view(self.net.count, -1, *lying.shape[1:])
 
 
@@ -91,21 +91,23 @@ class Conv(Folded):
     module: nn.Conv2d
 
     def _compute(self, images: Tensor) -> Computed:
-        x, module, needed = self.images(images), self.module, images.requires_grad
+        x, module, net, needed = self.images(images), self.module, self.net, images.requires_grad
         _, samples, height, width, channels = x.shape
+        weight_at, bias_at = (net.plan.at.get(self.path(name), (None,))[0] for name in ("weight", "bias"))
+        assert weight_at is not None
         layer = plan.Conv(
-            weight_at=0, bias_at=0, kernel=module.kernel_size[0], padding=int(module.padding[0]), inputs=channels,
-            outputs=module.out_channels, height=height, width=width, pool=False, stride=module.stride[0],
+            weight_at=weight_at, bias_at=bias_at, kernel=module.kernel_size[0], padding=int(module.padding[0]),
+            inputs=channels, outputs=module.out_channels, height=height, width=width, stride=module.stride[0],
         )  # fmt: skip
-        products = ConvProducts(layer, samples, self.net.precision)
+        products, weights = ConvProducts(layer, samples, net.precision), net.weights[: net.count]
 
         def back(slopes: Tensor, x: Tensor) -> Slopes:
             dy = self.images(slopes)
-            with self.net.beside(x, dy):
-                products.weight_gradient(x, dy, *self.slopes)
-            return (_channels_first(products.input_gradient(dy, self.own[0]).flatten(0, 1)) if needed else None,)
+            with net.beside(x, dy):
+                products.weight_gradient(x, dy, net.gradients[: net.count])
+            return (_channels_second(products.input_gradient(dy, weights).flatten(0, 1)) if needed else None,)
 
-        return _channels_first(products.forward(x, *self.own).flatten(0, 1)), (x,), back
+        return _channels_second(products.forward(x, weights).flatten(0, 1)), (x,), back
 
 
 class BatchNorm(Folded):
@@ -114,7 +116,7 @@ class BatchNorm(Folded):
     module: nn.BatchNorm2d
 
     def _compute(self, images: Tensor, *added: Tensor) -> Computed:
-        module, relu, lying = self.module, self.call.relu, [_pixels_first(each) for each in (images, *added)]
+        module, relu, lying = self.module, self.call.relu, [_channels_last(each) for each in (images, *added)]
         shape, (x, *others) = lying[0].shape, map(self.rows, lying)
         running = None
         if module.track_running_stats:
@@ -125,11 +127,11 @@ class BatchNorm(Folded):
         )
 
         def back(slopes: Tensor, x: Tensor, y: Tensor, means: Tensor, rstds: Tensor) -> Slopes:
-            dy, weight = self.rows(_pixels_first(slopes)), self.own[0]
+            dy, weight = self.rows(_channels_last(slopes)), self.own[0]
             both = batch_norm.backward(dy, x, y, means, rstds, weight, *self.slopes, relu, bool(others))
-            return tuple(_channels_first(each.view(shape)) for each in both if each is not None)
+            return tuple(_channels_second(each.view(shape)) for each in both if each is not None)
 
-        return _channels_first(y.view(shape)), (x, y if relu else x, means, rstds), back
+        return _channels_second(y.view(shape)), (x, y if relu else x, means, rstds), back
 
 
 class Linear(Folded):
@@ -243,14 +245,14 @@ class MaxPool(Folded):
     module: nn.MaxPool2d
 
     def _compute(self, images: Tensor) -> Computed:
-        x, given = _pixels_first(images), (self.module.kernel_size, self.module.stride, self.module.padding)
+        x, given = _channels_last(images), (self.module.kernel_size, self.module.stride, self.module.padding)
         fields, shape = [value if isinstance(value, int) else value[0] for value in given], x.shape
         y, codes = pooling.forward(x, *fields)
 
         def back(slopes: Tensor, codes: Tensor) -> Slopes:
-            return (_channels_first(pooling.backward(_pixels_first(slopes), codes, shape, *fields)),)
+            return (_channels_second(pooling.backward(_channels_last(slopes), codes, shape, *fields)),)
 
-        return _channels_first(y), (codes,), back
+        return _channels_second(y), (codes,), back
 
 
 class Mean(Folded):
@@ -317,11 +319,11 @@ def layer_of(net: "FoldedNet", call: Call) -> Folded | None:
     return None if kind is None else kind(net, call)
 
 
-def _pixels_first(images: Tensor) -> Tensor:
-    """[samples, channels, height, width] as [samples, height, width, channels], contiguous."""
-    return (images.permute(0, 2, 3, 1) if images.dim() == 4 else images).contiguous()
+def _channels_last(images: Tensor) -> Tensor:
+    """[samples, channels, ...] as [samples, ..., channels], contiguous."""
+    return images.movedim(1, -1).contiguous()
 
 
-def _channels_first(images: Tensor) -> Tensor:
-    """[samples, height, width, channels] as PyTorch's layers expect them, lying as they are."""
-    return images.permute(0, 3, 1, 2) if images.dim() == 4 else images
+def _channels_second(images: Tensor) -> Tensor:
+    """[samples, ..., channels] as PyTorch's layers expect them, lying as they are."""
+    return images.movedim(-1, 1)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedgmr.training.folded.launches import add_parts, optional
 from fedgmr.training.stacked.convolution import Tiles, cdiv
+from fedgmr.training.stacked.kernels import linear_product
 
 _ENOUGH = 96  # programs a client should keep busy in a weight gradient
 _LEAST_ROWS = 128  # of a share of a weight gradient
@@ -49,9 +50,9 @@ def _multiplied(x: Tensor, w: Tensor, b: Tensor | None, precision: str, *, cross
     y = x.new_empty((clients, rows, columns))
     tiles = _product_tiles(rows, columns, depth, crosswise=crosswise)
     biases, bias_row = optional(b, x)
-    _product[(cdiv(rows, tiles.rows), cdiv(columns, tiles.columns), clients)](
-        x, w, biases, y, w.stride(0), bias_row, rows, columns, depth, *steps, ROWS=tiles.rows, COLUMNS=tiles.columns,
-        DEPTH=tiles.depth, EVEN=depth % tiles.depth == 0, BIAS=b is not None, PRECISION=precision, **tiles.launch,
+    linear_product[(cdiv(rows, tiles.rows), cdiv(columns, tiles.columns), clients)](
+        x, w, biases, y, rows * depth, w.stride(0), bias_row, rows * columns, rows, columns, depth, *steps, tiles.rows,
+        tiles.columns, tiles.depth, depth % tiles.depth == 0, b is not None, False, precision, **tiles.launch,
     )  # fmt: skip
     return y
 
@@ -65,34 +66,6 @@ def _product_tiles(rows: int, columns: int, depth: int, *, crosswise: bool) -> T
     height = next((height for height in (16, 32) if rows <= height), 32 if crosswise else 64)
     wide = next((width for width in (128, 64) if 8 * (-columns % width) <= columns), 32)
     return Tiles(rows=height, columns=wide if rows > 32 else 32, depth=64 if depth >= 512 else 32)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _product(  # type: ignore[no-untyped-def]
-    x, w, b, y, w_row, b_row, rows, columns, depth, deeper, further, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """X · w + bias; in w the next number of the sum is `deeper` away, the next column is `further` away."""
-    client = tl.program_id(2).to(tl.int64)
-    x += client * rows * depth
-    y += client * rows * columns
-    w += client * w_row
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    real, there = row < rows, column < columns
-    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, depth, DEPTH):
-        part = start + tl.arange(0, DEPTH)
-        inside, known = real[:, None], there[None, :]
-        if not EVEN:
-            inside = inside & (part < depth)[None, :]
-            known = known & (part < depth)[:, None]
-        value = tl.load(x + row[:, None] * depth + part[None, :], mask=inside, other=0.0)
-        weight = tl.load(w + part[:, None] * deeper + column[None, :] * further, mask=known, other=0.0)
-        sums = tl.dot(value, weight, sums, input_precision=PRECISION)
-    if BIAS:
-        sums += tl.load(b + client * b_row + column, mask=there, other=0.0)[None, :]
-    tl.store(y + row[:, None] * columns + column[None, :], sums, mask=real[:, None] & there[None, :])
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -9,6 +9,7 @@ graph's own memory, so that the steps can be captured as one CUDA graph. Read ne
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,26 +21,25 @@ from fedgmr.training.execution import TRITON
 from fedgmr.training.folded.plan import Call, FoldPlan, replaced_forward
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 from fedgmr.training.rules import Stacking
+from fedgmr.training.stacked.convolution import cdiv
 from fedgmr.training.stacked.rows import Rows
 from fedgmr.training.stacked.table import Column
 from fedgmr.training.work import LocalWork
 
 if TRITON:
-    from fedgmr.training.folded import steps
+    from fedgmr.training.folded import adam
     from fedgmr.training.folded.layers import Folded, Head, layer_of
+    from fedgmr.training.stacked import kernels
 
 _log = logging.getLogger(__name__)
+_SIZE = 1024  # of a block of a step
 _TRIED = 3  # clients of a trial
 _MOST_SAMPLES = 64  # of a mini-batch: how larger ones compare with the graphed executor was not measured
 
 
-def _each(targets: Tensor) -> Tensor:
-    return torch.full(targets.shape, 1 / targets[0].numel(), device=targets.device)
-
-
-def _real(targets: Tensor) -> Tensor:
-    real = (targets != PAD).flatten(1)
-    return (real / real.sum(1, keepdim=True).clamp(min=1)).view(targets.shape)
+def _counted(targets: Tensor, ignored: int, least: int) -> Tensor:
+    real = (targets != ignored).flatten(1)
+    return (real / real.sum(1, keepdim=True).clamp(min=least)).view(targets.shape)
 
 
 def _reached(targets: Tensor) -> Tensor:
@@ -49,8 +49,8 @@ def _reached(targets: Tensor) -> Tensor:
 
 # Losses that are weighted sums of cross-entropies: the weights, from targets [count, batch, ...] of every client.
 _WEIGHTS: dict[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]] = {
-    functional.cross_entropy: _each,
-    token_cross_entropy: _real,
+    functional.cross_entropy: partial(_counted, ignored=-100, least=0),  # over nothing no number, as PyTorch's
+    token_cross_entropy: partial(_counted, ignored=PAD, least=1),
     padded_cross_entropy: _reached,
 }
 
@@ -58,16 +58,11 @@ _WEIGHTS: dict[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]] =
 class FoldedNet(Rows):
     """Up to `most` clients as one batch."""
 
-    absent, classes = False, 0  # every class counts in every client's loss
-
     def __init__(self, plan: FoldPlan, work: LocalWork, optimizer: SGD | Adam, *, most: int) -> None:
         """Take memory for tasks of `work` with the model of `plan`."""
         sgd = optimizer if isinstance(optimizer, SGD) else SGD()
         super().__init__(plan.order, work, Stacking(), sgd, most=most, buffers=plan.layout.buffer_size)
         self.plan, self.model = plan, plan.model.to(self.device).train()
-        for module in self.model.modules():
-            if getattr(module, "inplace", False):  # a layer's outputs may be what its backward pass looks at
-                module.inplace = False  # type: ignore[assignment]
         self.adam = optimizer if isinstance(optimizer, Adam) else None
         self.gradients = torch.zeros_like(self.weights)
         self.moments = torch.zeros((2 if self.adam else 0, *self.weights.shape), device=self.device)
@@ -79,7 +74,10 @@ class FoldedNet(Rows):
         self._read: list[Tensor] = []  # what is still read on the side stream
         self._seeds = torch.zeros(most, dtype=torch.int64, device=self.device)
         self._statistics = {place.name: place for place in plan.layout.buffers}
-        self._head = Head(self, plan.head) if plan.head is not None and self._loss in _WEIGHTS else None
+        targets = work.task.train.targets  # of cross-entropy they may also be shares of the classes, or pixels'
+        known = self._loss in _WEIGHTS and targets.dtype == torch.int64
+        known = known and (self._loss is not functional.cross_entropy or targets.dim() == 1)
+        self._head = Head(self, plan.head) if plan.head is not None and known else None
         calls = {call.layer: call for call in plan.calls}
         self._layers: list[tuple[nn.Module, Folded]] = []
         for module in self.model.modules():
@@ -95,7 +93,7 @@ class FoldedNet(Rows):
         exact = work.execution.autocast == "none" and work.held_out is None
         if not TRITON or not exact or work.rule.stacking != Stacking() or not isinstance(optimizer, SGD | Adam):
             return None
-        if work.order.batch_size > _MOST_SAMPLES:
+        if work.rule.masked_loss or work.order.batch_size > _MOST_SAMPLES:
             return None
         indices = torch.arange(work.order.batch_size, device=work.device) % len(work.task.train)
         inputs, targets = work.prepared(indices.view(1, -1), None)
@@ -140,10 +138,6 @@ class FoldedNet(Rows):
         """Int64 [count], of the present step."""
         return self._seeds[: self.count]
 
-    def arranged(self, inputs: Tensor) -> Tensor:
-        """Inputs as the steps take them: as they are."""
-        return inputs
-
     def lay_out(self, count: int) -> None:
         """Every client's sub-model and the beginning of its draws."""
         super().lay_out(count)
@@ -152,15 +146,16 @@ class FoldedNet(Rows):
     def step(self, number: int, inputs: Tensor, targets: Tensor, count: int) -> None:
         """Step `number` of `count` clients; inputs and targets [count, batch, ...]."""
         self.losses[:count].add_(self._losses(inputs, targets, count), alpha=1 / self.steps)
-        rows = self.weights[:count], self.gradients[:count], self.levels[:count]
-        limits, rates = self.limits[number, :count], self.rates[:count]
-        if self.adam is not None:
-            adam = self.adam
-            means, squares = self.moments[:, :count]
-            steps.adam(*rows, limits, rates, means, squares, number + 1, adam.beta1, adam.beta2, adam.eps)
+        limits, grid = self.limits[number], (cdiv(self.row, _SIZE), count)
+        if self.adam is None:
+            kernels.reduce_step[grid](
+                self.gradients, *self.descent(limits), self.row, 0, 1, self.row, *self.rules, _SIZE
+            )
         else:
-            velocities = self.velocities[:count] if self.sgd.momentum else None
-            steps.sgd(*rows, limits, rates, velocities, self.sgd.momentum, self.sgd.weight_decay)
+            adam.step[grid](
+                self.weights, self.gradients, self.levels, limits, self.rates, *self.moments, self.row,
+                *adam.numbers(self.adam, number + 1), number == 0, _SIZE,
+            )  # fmt: skip
         self._seeds[:count].add_(1)
 
     def _losses(self, inputs: Tensor, targets: Tensor, count: int) -> Tensor:

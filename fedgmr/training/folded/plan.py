@@ -1,13 +1,13 @@
 """Which models can be folded: the clients of a stack as one large batch of an ordinary model.
 
 Operations without parameters treat every sample alone, so they can have the samples of many clients at once. Layers
-with parameters are given the clients' own (`layers.py`). A model is planned by calling it twice, with two and with
-three samples: each layer with parameters must be one that is known and be called once, what it is given must have the
-samples in its first dimension. What else a model does with its samples is tried on the device (`net.py`). Read next:
-`layers.py`.
+with parameters are given the clients' own (`layers.py`). A model is planned by calling it with two and with three
+samples: each layer with parameters must be one that is known and be called once, what it is given must have the samples
+in its first dimension, and the outputs must be those of the untouched model. What else a model does with its samples is
+tried on the device (`net.py`). Read next: `layers.py`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from inspect import signature
@@ -20,6 +20,7 @@ from fedgmr.submodels.layout import Layout
 from fedgmr.training.folded.joining import join
 from fedgmr.training.stacked.rows import RowOrder, RowWriter
 
+_LONGEST = 128  # positions of attention: one program has all queries of a sample
 # Layers with parameters, and dropout, whose draws must not depend on company. Not their subclasses: what those do with
 # the parameters is not known.
 _KNOWN = (nn.Conv2d, nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
@@ -51,8 +52,15 @@ class FoldPlan:
         """Plan a model; `example` has three samples, prepared. None where it cannot be folded."""
         if layout.dtype != torch.float32 or not _known(model):
             return None
+        untouched = _Pass.of(model.cpu().train(), example.cpu())
         model, relus = join(model)
-        observed = _observe(model.cpu().train(), example.cpu(), relus)
+        for module in model.modules():
+            if getattr(module, "inplace", False):  # a layer's outputs may be what its backward pass looks at
+                module.inplace = False  # type: ignore[assignment]
+        two, three = (_Pass.of(model, example[:samples].cpu(), relus) for samples in (2, 3))
+        if untouched is None or two is None or three is None or not torch.equal(untouched.outputs, three.outputs):
+            return None
+        observed = _observe(model, two, three, relus)
         if observed is None:
             return None
         calls, head = observed
@@ -109,71 +117,81 @@ def _takes(layer: nn.Module) -> bool:
     return True
 
 
-def _observe(model: nn.Module, example: Tensor, relus: set[str]) -> tuple[list[Call], Call | None] | None:
-    """The calls of a forward pass, and the last layer; None where the model does what folding does not allow."""
-    passes = [_shapes(model, example[:samples]) for samples in (2, 3)]
-    if None in passes:
-        return None
-    (two, _), (three, last) = passes  # type: ignore[misc]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Pass:
+    """What was seen in a forward pass on a CPU, in which dropout halves everything."""
+
+    given: Mapping[str, torch.Size]  # to each layer with parameters
+    last: str | None  # whose outputs are the model's
+    outputs: Tensor
+
+    @classmethod
+    def of(cls, model: nn.Module, inputs: Tensor, relus: Set[str] = frozenset()) -> "_Pass | None":
+        """None where a layer is called twice or in a way that is not known, or where the model itself draws."""
+        given: dict[str, torch.Size] = {}
+        refused: list[str] = []
+        last: tuple[str, Any] | None = None
+
+        def watch(name: str, layer: nn.Module) -> Any:
+            def forward(own: Tensor, *others: Any, **named: Any) -> Any:
+                nonlocal last
+                added, others = (others, ()) if isinstance(layer, nn.BatchNorm2d) else ((), others)  # joined to it
+                attends = isinstance(layer, nn.MultiheadAttention)
+                known = not attends or _attends_to_itself(layer, own, *others, **named)
+                if name in given or not known or any(one.shape != own.shape for one in added):
+                    refused.append(name)
+                given[name] = own.shape
+                drawn = torch.get_rng_state()
+                outputs = type(layer).forward(layer, own, *others, **named)
+                torch.set_rng_state(drawn)  # what attention draws is known
+                outputs = sum(added, start=outputs)
+                outputs = outputs.relu() if name in relus else outputs
+                last = name, outputs
+                return outputs
+
+            return forward
+
+        def halve(layer: nn.Dropout) -> Any:
+            return lambda values: values.mul_(0.5) if layer.inplace else values * 0.5
+
+        statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), ExitStack() as changed:
+            for name, layer in _owners(model):
+                changed.enter_context(replaced_forward(layer, watch(name, layer)))
+            for layer in model.modules():
+                if type(layer) is nn.Dropout:
+                    changed.enter_context(replaced_forward(layer, halve(layer)))
+            before = torch.get_rng_state()
+            outputs = model(inputs)
+            drew = not torch.equal(before, torch.get_rng_state())
+        for name, buffer in model.named_buffers():
+            buffer.copy_(statistics[name])
+        if refused or drew or last is None or not isinstance(outputs, Tensor):
+            return None
+        return cls(given=given, last=last[0] if outputs is last[1] else None, outputs=outputs)
+
+
+def _observe(model: nn.Module, two: _Pass, three: _Pass, relus: set[str]) -> tuple[list[Call], Call | None] | None:
+    """The calls of passes with two and three samples, and the last layer; None where folding does not allow them."""
     named = _owners(model)
-    if list(two) != list(three) or set(two) != {name for name, _ in named}:
+    if list(two.given) != list(three.given) or set(two.given) != {name for name, _ in named}:
         return None
     calls = []
     for name, layer in named:
-        first, second = two[name], three[name]
+        first, second = two.given[name], three.given[name]
         batched = first[0] % 2 == 0 and second[0] % 3 == 0 and first[0] // 2 == second[0] // 3
         if not batched and (first != second or not isinstance(layer, nn.Embedding)):
             return None
         calls.append(Call(name=name, layer=layer, batched=batched, relu=name in relus))
-    return calls, next((call for call in calls if call.name == last and isinstance(call.layer, nn.Linear)), None)
-
-
-def _shapes(model: nn.Module, inputs: Tensor) -> tuple[dict[str, torch.Size], str | None] | None:
-    """What each layer with parameters was given, and whose outputs are the model's; None where one came twice."""
-    seen: dict[str, torch.Size] = {}
-    refused: list[str] = []
-    last: tuple[str, Any] | None = None
-
-    def watch(name: str, layer: nn.Module) -> Any:
-        def forward(given: Tensor, *others: Any, **named: Any) -> Any:
-            nonlocal last
-            attends = isinstance(layer, nn.MultiheadAttention)
-            if name in seen or (attends and not _attends_to_itself(layer, given, *others, **named)):
-                refused.append(name)
-            seen[name] = given.shape
-            if isinstance(layer, nn.BatchNorm2d):  # what it has been joined to has no part in what is observed
-                others = ()
-            drawn = torch.get_rng_state()
-            outputs = type(layer).forward(layer, given, *others, **named)
-            torch.set_rng_state(drawn)  # what attention draws is known
-            last = name, outputs
-            return outputs
-
-        return forward
-
-    statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), ExitStack() as changed:
-        for name, layer in _owners(model):
-            changed.enter_context(replaced_forward(layer, watch(name, layer)))
-        for layer in model.modules():
-            if type(layer) is nn.Dropout:
-                changed.enter_context(replaced_forward(layer, lambda given: given))
-        before = torch.get_rng_state()
-        outputs = model(inputs)
-        drew = not torch.equal(before, torch.get_rng_state())
-    for name, buffer in model.named_buffers():
-        buffer.copy_(statistics[name])
-    if refused or drew or last is None:
-        return None
-    return seen, last[0] if outputs is last[1] else None
+    return calls, next((call for call in calls if call.name == three.last and isinstance(call.layer, nn.Linear)), None)
 
 
 def _attends_to_itself(*given: Any, **named: Any) -> bool:
-    """Whether a call of attention is of the form that can be folded: of samples to themselves, one mask for all."""
+    """Whether a call of attention can be folded: of samples to themselves, not too long, with one mask for all."""
     call = signature(nn.MultiheadAttention.forward).bind(*given, **named)
     call.apply_defaults()
     _, query, key, value, padding, need_weights, mask, *_ = call.args
-    one = query is key and key is value and query.dim() == 3
+    one = query is key and key is value and query.dim() == 3 and query.shape[1] <= _LONGEST
     return one and (mask is None or _hides(mask)) and padding is None and not need_weights
 
 

@@ -6,12 +6,13 @@ so a client's bits do not depend on its company. Read next: `kernels.py`.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from fedgmr.training.execution import TRITON
 from fedgmr.training.stacked.plan import Conv
+from fedgmr.training.stacked.rows import Descent, Rules
 
 if TRITON:
     from fedgmr.training.stacked import kernels
@@ -39,40 +40,13 @@ class Tiles:
 EXACT = Tiles(rows=32, columns=32, depth=16, stages=2)  # without tensor cores; large tiles take long to compile
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ranges:
+class Ranges(NamedTuple):
     """The channels of each client that a step has: of the inputs, of the outputs, [2, clients] with some apart."""
 
     given: Tensor
     wanted: Tensor
-    narrow: bool  # otherwise all of them, whatever the tensors say
-
-    @property
-    def arguments(self) -> tuple[Tensor, Tensor, int]:
-        """As kernels take them: with the distance from a client's first channel to its last."""
-        return self.given, self.wanted, self.given.stride(0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Descent:
-    """What a step of SGD reads and writes beside the gradient, and its rules."""
-
-    weights: Tensor
-    levels: Tensor
-    fallen: Tensor
-    velocities: Tensor
-    limits: Tensor
-    thetas: Tensor
-    rates: Tensor
-    mode: str = "all"
-    derivative: bool = False
-    momentum: float = 0.0
-    decay: float = 0.0
-
-    @property
-    def rules(self) -> tuple[str, bool, float, float]:
-        """As kernels take them."""
-        return self.mode, self.derivative, self.momentum, self.decay
+    stride: int  # from a client's first channel to its last
+    narrow: bool = False  # otherwise all of them, whatever the tensors say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,23 +59,17 @@ class Convolution:
     forward_tiles: Tiles
     backward_tiles: Tiles
     step_tiles: Tiles
-    bias: bool = True
     relu: bool = True
 
     @classmethod
     def of_chain(cls, layer: Conv, batch: int, precision: str) -> "Convolution":
         """With the block sizes that are the fastest on an H200 for a chain's layers of this size."""
-        forward, backward, step = _forward_tiles(layer, batch), _backward_tiles(layer, batch), _step_tiles(layer, batch)
-        if precision == "ieee":
-            forward = backward = step = EXACT
+        tiles = _forward_tiles(layer, batch), _backward_tiles(layer, batch), step_tiles(layer, batch, chain=True)
+        forward, backward, step = (EXACT,) * 3 if precision == "ieee" else tiles
         return cls(
-            layer=layer,
-            batch=batch,
-            precision=precision,
-            forward_tiles=forward,
-            backward_tiles=backward,
+            layer=layer, batch=batch, precision=precision, forward_tiles=forward, backward_tiles=backward,
             step_tiles=step,
-        )
+        )  # fmt: skip
 
     @property
     def rows(self) -> int:
@@ -140,44 +108,39 @@ class Convolution:
         layer, tiles = self.layer, self.forward_tiles
         grid = (cdiv(self.rows, tiles.rows), cdiv(layer.outputs, tiles.columns), count * splits)
         kernels.conv_forward[grid](
-            inputs, weights, *ranges.arguments, outputs, codes, weights.stride(0), layer.weight_at, layer.bias_at,
-            inputs.stride(0), outputs.stride(0), self.rows, layer.height, layer.width, layer.inputs, layer.out_height,
-            layer.out_width, layer.outputs, layer.padding, layer.kernel, tiles.rows, tiles.columns, tiles.depth,
-            is_flat(layer), layer.inputs % tiles.depth == 0, layer.pool, ranges.narrow, layer.stride, self.bias,
-            self.relu, splits, self.precision, **tiles.launch,
+            inputs, weights, *ranges[:3], outputs, codes, weights.stride(0), layer.weight_at, layer.bias_at or 0,
+            inputs.stride(0), outputs.stride(0), self.rows, *layer.sides, layer.padding, layer.kernel, tiles.rows,
+            tiles.columns, tiles.depth, is_flat(layer), layer.inputs % tiles.depth == 0, layer.pool, ranges.narrow,
+            layer.stride, layer.bias_at is not None, self.relu, splits, self.precision, **tiles.launch,
         )  # fmt: skip
 
     def backward(
         self, slopes: Tensor, weights: Tensor, ranges: Ranges, inputs: Tensor, codes: Tensor, before: Tensor,
-        count: int, *, pooled: bool, splits: int = 1,
+        count: int, *, pooled: bool = False, splits: int = 1,
     ) -> None:  # fmt: skip
         """The gradient `before` the layer; the inputs with their codes are asked where ReLU and maximum stand there."""
         layer, tiles = self.layer, self.backward_tiles
-        rows = self.batch * cdiv(layer.height, layer.stride) * cdiv(layer.width, layer.stride)
+        rows = layer.rows_before(self.batch)
         grid = (layer.stride**2 * cdiv(rows, tiles.rows), cdiv(layer.inputs, tiles.columns), count * splits)
         kernels.conv_backward[grid](
-            slopes, weights, *ranges.arguments, inputs, codes, before, weights.stride(0), layer.weight_at,
-            slopes.stride(0), inputs.stride(0), before.stride(0), rows, layer.height, layer.width, layer.inputs,
-            layer.out_height, layer.out_width, layer.outputs, layer.padding, layer.kernel, tiles.rows, tiles.columns,
-            tiles.depth, layer.outputs % tiles.depth == 0, pooled, ranges.narrow, layer.stride, self.relu, splits,
-            self.precision, **tiles.launch,
+            slopes, weights, *ranges[:3], inputs, codes, before, weights.stride(0), layer.weight_at, slopes.stride(0),
+            inputs.stride(0), before.stride(0), rows, *layer.sides, layer.padding, layer.kernel, tiles.rows,
+            tiles.columns, tiles.depth, layer.outputs % tiles.depth == 0, pooled, ranges.narrow, layer.stride,
+            self.relu, splits, self.precision, **tiles.launch,
         )  # fmt: skip
 
     def step(
-        self, inputs: Tensor, slopes: Tensor, descent: Descent, ranges: Ranges, parts: Tensor, span: int, count: int,
-        share: tuple[int, int], *, apart: bool,
+        self, inputs: Tensor, slopes: Tensor, descent: Descent, rules: Rules, ranges: Ranges, parts: Tensor, span: int,
+        count: int, share: tuple[int, int], *, apart: bool,
     ) -> None:  # fmt: skip
         """The weights' step, or if `apart` their gradient by `share`, each part's `span` numbers behind the last's."""
         layer, tiles = self.layer, self.step_tiles
-        rows, splits = share
-        grid = (cdiv(layer.outputs, tiles.rows), self._step_columns, count * splits)
+        grid = (cdiv(layer.outputs, tiles.rows), self._step_columns, count * share[1])
         kernels.conv_step[grid](
-            inputs, slopes, descent.weights, descent.levels, descent.fallen, descent.velocities, descent.limits,
-            descent.thetas, *ranges.arguments, descent.rates, parts, descent.weights.stride(0), layer.weight_at,
-            layer.bias_at, inputs.stride(0), slopes.stride(0), self.rows, layer.height, layer.width, layer.inputs,
-            layer.out_height, layer.out_width, layer.outputs, layer.padding, rows, splits, span, layer.kernel,
-            tiles.rows, tiles.columns, tiles.depth, is_flat(layer), apart, *descent.rules, ranges.narrow, layer.stride,
-            self.bias, self.precision, **tiles.launch,
+            inputs, slopes, *descent, *ranges[:3], parts, descent.weights.stride(0), layer.weight_at,
+            layer.bias_at or 0, inputs.stride(0), slopes.stride(0), self.rows, *layer.sides, layer.padding, *share,
+            span, layer.kernel, tiles.rows, tiles.columns, tiles.depth, is_flat(layer), apart, *rules, ranges.narrow,
+            layer.stride, layer.bias_at is not None, self.precision, **tiles.launch,
         )  # fmt: skip
 
 
@@ -204,17 +167,20 @@ def _backward_tiles(layer: Conv, batch: int) -> Tiles:
     return Tiles(rows=64, columns=min(64, power(layer.inputs)), depth=32, warps=2, stages=3)
 
 
-def _step_tiles(layer: Conv, batch: int) -> Tiles:
-    """Rows are outputs, columns are inputs, and the depth is samples' pixels."""
-    if is_flat(layer):
+def step_tiles(layer: Conv, batch: int, *, chain: bool) -> Tiles:
+    """Of weight gradients: rows are outputs, columns are inputs, and the depth is samples' pixels."""
+    if is_flat(layer) and chain:
         return Tiles(rows=32, columns=32, depth=32)
+    outputs = 128 if chain else power(layer.outputs)
+    if is_flat(layer):
+        return Tiles(rows=min(64, outputs), columns=32, depth=64, warps=2)
     if layer.inputs <= 32:
-        return Tiles(rows=64, columns=32, depth=128, warps=2)
+        return Tiles(rows=min(64, outputs), columns=32, depth=128, warps=2)
     if layer.inputs <= 64:
-        return Tiles(rows=128, columns=64, depth=32, warps=2)
+        return Tiles(rows=min(128, outputs), columns=64, depth=32, warps=2)
     if batch * layer.out_height * layer.out_width <= 128:
-        return Tiles(rows=64, columns=64, depth=16, warps=2, stages=4)
-    return Tiles(rows=64, columns=128, depth=32, warps=2)
+        return Tiles(rows=min(64, outputs), columns=64, depth=16, warps=2, stages=4)
+    return Tiles(rows=min(64, outputs), columns=128, depth=32, warps=2)
 
 
 def cdiv(whole: int, part: int) -> int:

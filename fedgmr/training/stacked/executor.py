@@ -8,12 +8,12 @@ clients are folded into the batch (`fedgmr/training/folded/net.py`). Read next: 
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedgmr.exchange import ClientTask, Update
+from fedgmr.training.stacked.rows import Rows
 from fedgmr.training.stacked.table import TaskTable
 from fedgmr.training.work import LocalWork
 from fedgmr.transfer import send
@@ -21,37 +21,12 @@ from fedgmr.transfer import send
 MOST = 32  # tasks side by side
 
 
-class Net(Protocol):
-    """The model of up to `most` clients, with memory that stays where it is."""
-
-    most: int
-    classes: int  # outputs of the model
-    absent: bool  # classes that a client does not have are left out of its loss
-    table: Tensor  # the columns of the clients' rows
-    rates: Tensor
-    limits: Tensor  # by step and client: the highest level that takes part
-    losses: Tensor
-    buffers: Tensor  # [most, buffers]
-
-    def arranged(self, inputs: Tensor) -> Tensor:
-        """Inputs [steps, batch, ...] as the steps take them, each step's in the first dimension."""
-
-    def lay_out(self, count: int) -> None:
-        """Every client's sub-model, from where the table says."""
-
-    def step(self, number: int, inputs: Tensor, targets: Tensor, count: int) -> None:
-        """Step `number` of `count` clients."""
-
-    def take_out(self, count: int) -> None:
-        """Every client's values, to where the table says."""
-
-
 class StackedExecutor:
     """Tasks side by side on one GPU, in the same kernels."""
 
     ahead = True
 
-    def __init__(self, work: LocalWork, net: Net, *, keeps: bool) -> None:
+    def __init__(self, work: LocalWork, net: Rows, *, keeps: bool) -> None:
         """`keeps`: clients keep their velocity from task to task."""
         self.work, self.net, self.device, self.keeps = work, net, work.device, keeps
         self._table = TaskTable(net.most, work.steps, work.order.batch_size, self.device)

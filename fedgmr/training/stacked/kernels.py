@@ -66,30 +66,35 @@ def lay_out(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _handed(table, COLUMNS: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A program's client, its row, where values that it hands over lie, which there are, and their coordinates."""
+    client = tl.program_id(1)
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    row = table + client * COLUMNS
+    inside = at < tl.load(row + _COUNT)
+    order = tl.load(row + _ORDER)
+    coordinate = at.to(tl.int64)
+    if order != 0:
+        coordinate = tl.load(order.to(tl.pointer_type(tl.int64)) + at, mask=inside, other=0)
+    return client, row, tl.load(row + _VALUES).to(tl.pointer_type(tl.float32)) + at, inside, coordinate
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def take_out(  # type: ignore[no-untyped-def]
     table, inverse, weights, fallen, velocities, damaged, size, COLUMNS: tl.constexpr, SIZE: tl.constexpr,
     MODE: tl.constexpr, MOMENTUM: tl.constexpr,
 ):  # fmt: skip
     """Each client's values in the order it hands them over, its velocity in natural order; marks who is not finite."""
-    client = tl.program_id(1)
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    row = table + client * COLUMNS
-    order = tl.load(row + _ORDER)
-    count = tl.load(row + _COUNT)
-    values = tl.load(row + _VALUES).to(tl.pointer_type(tl.float32))
-    inside = at < count
-    coordinate = at.to(tl.int64)
-    if order != 0:
-        coordinate = tl.load(order.to(tl.pointer_type(tl.int64)) + at, mask=inside, other=0)
-    place = tl.load(inverse + coordinate, mask=inside, other=0)
-    value = tl.load(weights + client.to(tl.int64) * size + place, mask=inside, other=0.0)
+    client, row, values, inside, coordinate = _handed(table, COLUMNS, SIZE)
+    place = client.to(tl.int64) * size + tl.load(inverse + coordinate, mask=inside, other=0)
+    value = tl.load(weights + place, mask=inside, other=0.0)
     if MODE == "threshold":
-        value += tl.load(fallen + client.to(tl.int64) * size + place, mask=inside, other=0.0)
-    tl.store(values + at, value, mask=inside)
+        value += tl.load(fallen + place, mask=inside, other=0.0)
+    tl.store(values, value, mask=inside)
     if MOMENTUM > 0.0:
         kept = tl.load(row + _KEPT)
         if kept != 0:
-            velocity = tl.load(velocities + client.to(tl.int64) * size + place, mask=inside, other=0.0)
+            velocity = tl.load(velocities + place, mask=inside, other=0.0)
             tl.store(kept.to(tl.pointer_type(tl.float32)) + coordinate, velocity, mask=inside)
     broken = tl.max(tl.where(tl.abs(value) < float("inf"), 0, 1), 0)
     if broken > 0:
@@ -99,18 +104,10 @@ def take_out(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def bring_back(table, damaged, COLUMNS: tl.constexpr, SIZE: tl.constexpr, MOMENTUM: tl.constexpr):  # type: ignore[no-untyped-def]
     """What a client was given, in place of its values, and no velocity, where its values are damaged."""
-    client = tl.program_id(1)
-    if tl.load(damaged + client) > 0:
-        at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-        row = table + client * COLUMNS
-        order = tl.load(row + _ORDER)
-        inside = at < tl.load(row + _COUNT)
-        coordinate = at.to(tl.int64)
-        if order != 0:
-            coordinate = tl.load(order.to(tl.pointer_type(tl.int64)) + at, mask=inside, other=0)
+    if tl.load(damaged + tl.program_id(1)) > 0:
+        _, row, values, inside, coordinate = _handed(table, COLUMNS, SIZE)
         model = tl.load(row + _MODEL).to(tl.pointer_type(tl.float32))
-        values = tl.load(row + _VALUES).to(tl.pointer_type(tl.float32))
-        tl.store(values + at, tl.load(model + coordinate, mask=inside, other=0.0), mask=inside)
+        tl.store(values, tl.load(model + coordinate, mask=inside, other=0.0), mask=inside)
         if MOMENTUM > 0.0:
             kept = tl.load(row + _KEPT)
             if kept != 0:
@@ -180,9 +177,9 @@ def select(weights, levels, limits, alive, size, SIZE: tl.constexpr):  # type: i
 @triton.jit  # type: ignore[untyped-decorator]
 def _descend(  # type: ignore[no-untyped-def]
     weights, levels, fallen, velocities, at, inside, weight, level, gradient, rate, limit, theta,
-    MODE: tl.constexpr, DERIVATIVE: tl.constexpr, MOMENTUM: tl.constexpr, DECAY: tl.constexpr,
+    MODE: tl.constexpr, DERIVATIVE: tl.constexpr, MOMENTUM: tl.constexpr, DECAY: tl.constexpr, FOURS: tl.constexpr,
 ):  # fmt: skip
-    """A step of SGD for the weights at `at`."""
+    """A step of SGD for the weights at `at`; FOURS: velocities lie side by side, and are written four at a time."""
     taken = level.to(tl.int32) <= limit
     if MODE == "threshold":
         taken = level < _NOWHERE
@@ -193,8 +190,13 @@ def _descend(  # type: ignore[no-untyped-def]
     if DECAY > 0.0:
         gradient = gradient + DECAY * weight
     if MOMENTUM > 0.0:
-        gradient = gradient + MOMENTUM * tl.load(velocities + at, mask=inside & taken, other=0.0)
-        tl.store(velocities + at, gradient, mask=inside & taken)
+        if FOURS:
+            velocity = tl.load(velocities + at, mask=inside, other=0.0)
+            gradient = gradient + MOMENTUM * velocity
+            tl.store(velocities + at, tl.where(taken, gradient, velocity), mask=inside)
+        else:
+            gradient = gradient + MOMENTUM * tl.load(velocities + at, mask=inside & taken, other=0.0)
+            tl.store(velocities + at, gradient, mask=inside & taken)
     moved = tl.where(taken, weight - rate * gradient, weight)
     if MODE == "threshold":
         falls = inside & taken & (tl.abs(moved) < theta)
@@ -301,16 +303,15 @@ def conv_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _hand_back(  # type: ignore[no-untyped-def]
-    sums, inputs, codes, slopes, row, channel, inside, width: tl.constexpr, channels: tl.constexpr,
-    POOLED: tl.constexpr, RELU: tl.constexpr,
-):  # fmt: skip
+    sums, inputs, codes, slopes, pixel, channel, inside, width, channels, POOLED: tl.constexpr, RELU: tl.constexpr
+):
     """Write the gradient of a layer's inputs as that of the outputs before the ReLU (and the maximum) before it."""
-    at = row[:, None] * channels + channel[None, :]
+    at = pixel * channels + channel
     if not RELU:
         tl.store(slopes + at, sums, mask=inside)
     elif POOLED:
         code = tl.load(codes + at, mask=inside, other=_ZEROED).to(tl.int32)
-        corner = ((row // width) * 4 * width + (row % width) * 2)[:, None] * channels + channel[None, :]
+        corner = ((pixel // width) * 4 * width + (pixel % width) * 2) * channels + channel
         for place in tl.static_range(4):
             to = corner + ((place // 2) * 2 * width + place % 2) * channels
             tl.store(slopes + to, tl.where(code == place, sums, 0.0), mask=inside)
@@ -396,13 +397,14 @@ def conv_backward(  # type: ignore[no-untyped-def]
     inside = real[:, None] & there[None, :]
     _hand_back(
         sums, inputs + client * input_stride, codes + client * input_stride,
-        before + tl.program_id(2).to(tl.int64) * before_stride, row, channel, inside, width, inputs_count, POOLED, RELU,
+        before + tl.program_id(2).to(tl.int64) * before_stride, row[:, None], channel[None, :], inside, width,
+        inputs_count, POOLED, RELU,
     )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_step(  # type: ignore[no-untyped-def]
-    inputs, slopes, weights, levels, fallen, velocities, limits, thetas, given, wanted, range_stride, rates, parts,
+    inputs, slopes, weights, levels, fallen, velocities, limits, thetas, rates, given, wanted, range_stride, parts,
     size, weight_at, bias_at, input_stride, slope_stride, rows, height: tl.constexpr, width: tl.constexpr,
     inputs_count: tl.constexpr, out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr,
     padding: tl.constexpr, share, splits, span, KERNEL: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
@@ -487,14 +489,14 @@ def conv_step(  # type: ignore[no-untyped-def]
         level = tl.load(levels + to, mask=inside, other=_NOWHERE)
         _descend(
             weights, levels, fallen, velocities, to, inside, weight, level, sums, rate, limit, theta,
-            MODE, DERIVATIVE, MOMENTUM, DECAY,
+            MODE, DERIVATIVE, MOMENTUM, DECAY, False,
         )  # fmt: skip
         to_bias = bias_at + output
         bias = tl.load(weights + to_bias, mask=mine, other=0.0)
         its_level = tl.load(levels + to_bias, mask=mine, other=_NOWHERE)
         _descend(
             weights, levels, fallen, velocities, to_bias, mine, bias, its_level, bias_sum, rate, limit, theta,
-            MODE, DERIVATIVE, MOMENTUM, DECAY,
+            MODE, DERIVATIVE, MOMENTUM, DECAY, False,
         )  # fmt: skip
 
 
@@ -518,44 +520,44 @@ def reduce_step(  # type: ignore[no-untyped-def]
     weight = tl.load(weights + to, mask=inside, other=0.0)
     _descend(
         weights, levels, fallen, velocities, to, inside, weight, level, gradient, rate, limit, theta,
-        MODE, DERIVATIVE, MOMENTUM, DECAY,
+        MODE, DERIVATIVE, MOMENTUM, DECAY, True,
     )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def linear_forward(  # type: ignore[no-untyped-def]
-    inputs, weights, outputs, size, weight_at, bias_at, input_stride, output_stride, samples, inputs_count,
-    outputs_count, SAMPLES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, RELU: tl.constexpr,
+def linear_product(  # type: ignore[no-untyped-def]
+    x, w, b, y, x_row, w_row, b_row, y_row, rows, columns, depth, deeper, further, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, DEPTH: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Inputs · weightᵀ + bias, and ReLU if wished."""
+    """X · w + bias, and ReLU if wished; in w the sum's next number is `deeper` away, the next column `further`."""
     client = tl.program_id(2).to(tl.int64)
-    inputs += client * input_stride
-    outputs += client * output_stride
-    weights += client * size
-    sample = tl.arange(0, SAMPLES)
-    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    real, there = sample < samples, output < outputs_count
-    sums = tl.zeros([SAMPLES, OUTPUTS], tl.float32)
-    for start in range(0, inputs_count, INPUTS):
-        column = start + tl.arange(0, INPUTS)
-        given = column < inputs_count
-        value = tl.load(
-            inputs + sample[:, None] * inputs_count + column[None, :], mask=real[:, None] & given[None, :], other=0.0
-        )
-        to = weight_at + output[None, :] * inputs_count + column[:, None]
-        known = there[None, :] & given[:, None]
-        weight = tl.load(weights + to, mask=known, other=0.0)
+    x += client * x_row
+    y += client * y_row
+    w += client * w_row
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    real, there = row < rows, column < columns
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, depth, DEPTH):
+        part = start + tl.arange(0, DEPTH)
+        inside, known = real[:, None], there[None, :]
+        if not EVEN:
+            inside = inside & (part < depth)[None, :]
+            known = known & (part < depth)[:, None]
+        value = tl.load(x + row[:, None] * depth + part[None, :], mask=inside, other=0.0)
+        weight = tl.load(w + part[:, None] * deeper + column[None, :] * further, mask=known, other=0.0)
         sums = tl.dot(value, weight, sums, input_precision=PRECISION)
-    sums += tl.load(weights + bias_at + output, mask=there, other=0.0)[None, :]
+    if BIAS:
+        sums += tl.load(b + client * b_row + column, mask=there, other=0.0)[None, :]
     if RELU:
         sums = tl.maximum(sums, 0.0)
-    tl.store(outputs + sample[:, None] * outputs_count + output[None, :], sums, mask=real[:, None] & there[None, :])
+    tl.store(y + row[:, None] * columns + column[None, :], sums, mask=real[:, None] & there[None, :])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def linear_step(  # type: ignore[no-untyped-def]
-    slopes, inputs, codes, before, weights, alive, levels, fallen, velocities, limits, thetas, rates, size, weight_at,
+    slopes, inputs, codes, before, alive, weights, levels, fallen, velocities, limits, thetas, rates, size, weight_at,
     bias_at, slope_stride, input_stride, before_stride, samples, inputs_count, outputs_count, width, channels,
     SAMPLES: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, FIRST: tl.constexpr, POOLED: tl.constexpr,
     MODE: tl.constexpr, DERIVATIVE: tl.constexpr, MOMENTUM: tl.constexpr, DECAY: tl.constexpr, PRECISION: tl.constexpr,
@@ -593,7 +595,7 @@ def linear_step(  # type: ignore[no-untyped-def]
         gradient = tl.dot(tl.trans(slope), value, input_precision=PRECISION)
         _descend(
             weights, levels, fallen, velocities, to, known, weight, level, gradient, rate, limit, theta,
-            MODE, DERIVATIVE, MOMENTUM, DECAY,
+            MODE, DERIVATIVE, MOMENTUM, DECAY, False,
         )  # fmt: skip
         if tl.program_id(0) == 0:
             to_bias = bias_at + output
@@ -602,21 +604,18 @@ def linear_step(  # type: ignore[no-untyped-def]
             bias_sum = tl.sum(slope, 0)
             _descend(
                 weights, levels, fallen, velocities, to_bias, there, bias, its_level, bias_sum, rate, limit, theta,
-                MODE, DERIVATIVE, MOMENTUM, DECAY,
+                MODE, DERIVATIVE, MOMENTUM, DECAY, False,
             )  # fmt: skip
     if not FIRST:
         before += client * before_stride
         codes += client * input_stride
-        at = sample[:, None] * inputs_count + column[None, :]
-        if POOLED:  # columns are pixels of channels
-            code = tl.load(codes + at, mask=inside, other=_ZEROED).to(tl.int32)
+        if POOLED:
             pixel = sample[:, None] * (inputs_count // channels) + (column // channels)[None, :]
-            corner = ((pixel // width) * 4 * width + (pixel % width) * 2) * channels + (column % channels)[None, :]
-            for place in tl.static_range(4):
-                to_place = corner + ((place // 2) * 2 * width + place % 2) * channels
-                tl.store(before + to_place, tl.where(code == place, sums, 0.0), mask=inside)
+            channel = (column % channels)[None, :]
+            _hand_back(sums, inputs, codes, before, pixel, channel, inside, width, channels, True, True)
         else:
-            tl.store(before + at, tl.where(value > 0.0, sums, 0.0), mask=inside)
+            to = before + sample[:, None] * inputs_count + column[None, :]
+            tl.store(to, tl.where(value > 0.0, sums, 0.0), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -4,6 +4,7 @@ Everything a step reads and writes stays where it is, so that the steps can be c
 `executor.py`; `convolution.py`, `kernels.py`.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -14,7 +15,7 @@ from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.losses import one_hot_bce
 from fedgmr.training.execution import TRITON
 from fedgmr.training.optimizers import SGD, Optimizer
-from fedgmr.training.stacked.convolution import Convolution, Descent, Ranges, Tiles, cdiv, power
+from fedgmr.training.stacked.convolution import EXACT, Convolution, Ranges, Tiles, cdiv, power
 from fedgmr.training.stacked.plan import Conv, Linear, StackPlan
 from fedgmr.training.stacked.rows import Rows
 from fedgmr.training.stacked.table import Column
@@ -24,6 +25,7 @@ if TRITON:
     from fedgmr.training.stacked import kernels
 
 _SIZE = 1024
+_MOST_OUTPUTS = 1 << 20  # of a mini-batch, which are one block of the loss's kernel
 _LOSSES = (one_hot_bce, functional.cross_entropy)
 
 
@@ -82,7 +84,9 @@ class StackedNet(Rows):
         if not isinstance(sample, Tensor) or sample.dtype != torch.float32:
             return None
         plan = StackPlan.of(model, layout, sample.shape[1:], work.order.batch_size)
-        if plan is None:
+        if plan is None or power(work.order.batch_size) * power(plan.layers[-1].outputs) > _MOST_OUTPUTS:
+            return None
+        if work.task.loss is functional.cross_entropy and bool((targets < 0).any()):  # those it leaves out
             return None
         return cls(plan, work, optimizer if isinstance(optimizer, SGD) else SGD(), most=most)
 
@@ -104,14 +108,19 @@ class StackedNet(Rows):
         values = [inputs, *self.outputs]
         for i, layer in enumerate(layers):
             if isinstance(layer, Conv):
-                self._conv_forward(i, values[i], count)
+                room = self.outputs[i], self.codes[i]
+                self.convs[i].forward(values[i], self.alive, self._ranges(i), *room, count)
             else:
                 self._linear_forward(i, layer, values[i], count)
         self._loss(targets, count)
         for i, layer in reversed(list(enumerate(layers))):
             if isinstance(layer, Conv):
                 if i > 0:
-                    self._conv_backward(i, values[i], count)
+                    room = self.codes[i - 1], self.slopes[i - 1]
+                    self.convs[i].backward(
+                        self.slopes[i], self.alive, self._ranges(i), values[i], *room, count,
+                        pooled=self.convs[i - 1].layer.pool,
+                    )  # fmt: skip
                 self._conv_step(i, values[i], limits, count)
             else:
                 self._linear_step(i, layer, values[i], limits, count)
@@ -126,47 +135,38 @@ class StackedNet(Rows):
                 self.levels, limits, first, last, self.row, layer.weight_at, layer.bias_at, layer.depth, _SIZE
             )
 
-    def _conv_forward(self, i: int, inputs: Tensor, count: int) -> None:
-        self.convs[i].forward(inputs, self.alive, self._ranges(i), self.outputs[i], self.codes[i], count)
-
-    def _conv_backward(self, i: int, inputs: Tensor, count: int) -> None:
-        self.convs[i].backward(
-            self.slopes[i], self.alive, self._ranges(i), inputs, self.codes[i - 1], self.slopes[i - 1], count,
-            pooled=self.convs[i - 1].layer.pool,
-        )  # fmt: skip
-
     def _conv_step(self, i: int, inputs: Tensor, limits: Tensor, count: int) -> None:
-        conv, descent, splits = self.convs[i], self._descent(limits), self.shares[i][1]
+        conv, descent, splits = self.convs[i], self.descent(limits), self.shares[i][1]
         span, apart = _span(conv.layer), self._apart(splits)
         conv.step(
-            inputs, self.slopes[i], descent, self._ranges(i), self.parts, span, count, self.shares[i], apart=apart
-        )
+            inputs, self.slopes[i], descent, self.rules, self._ranges(i), self.parts, span, count, self.shares[i],
+            apart=apart,
+        )  # fmt: skip
         if apart:
             kernels.reduce_step[(cdiv(span, 256), count)](
-                self.parts, self.weights, self.levels, self.fallen, self.velocities, limits, self.thetas, self.rates,
-                self.row, conv.layer.weight_at, splits, span, *descent.rules, 256,
-            )  # fmt: skip
+                self.parts, *descent, self.row, conv.layer.weight_at, splits, span, *self.rules, 256
+            )
 
     def _linear_forward(self, i: int, layer: Linear, inputs: Tensor, count: int) -> None:
-        tiles = self.tiles("forward", layer)
-        kernels.linear_forward[(cdiv(layer.outputs, tiles.columns), 1, count)](
-            inputs, self.alive, self.outputs[i], self.row, layer.weight_at,
-            layer.bias_at, inputs.stride(0), self.outputs[i].stride(0), self.batch, layer.inputs, layer.outputs,
-            tiles.rows, tiles.columns, tiles.depth, layer.relu, self.precision, **tiles.launch,
+        tiles, weights, outputs = self._tiles("forward", layer), self.alive, self.outputs[i]
+        kernels.linear_product[(1, cdiv(layer.outputs, tiles.columns), count)](
+            inputs, weights[:, layer.weight_at :], weights[:, layer.bias_at :], outputs, inputs.stride(0), self.row,
+            self.row, outputs.stride(0), self.batch, layer.outputs, layer.inputs, 1, layer.inputs, tiles.rows,
+            tiles.columns, tiles.depth, layer.inputs % tiles.depth == 0, True, layer.relu, self.precision,
+            **tiles.launch,
         )  # fmt: skip
 
     def _linear_step(self, i: int, layer: Linear, inputs: Tensor, limits: Tensor, count: int) -> None:
-        tiles = self.tiles("step", layer)
+        tiles = self._tiles("step", layer)
         first, before = i == 0, self.plan.layers[i - 1]
         pooled = not first and isinstance(before, Conv) and before.pool
         behind = self.slopes[i] if first else self.slopes[i - 1]
         width = before.out_width // 2 if isinstance(before, Conv) else 1
         kernels.linear_step[(cdiv(layer.inputs, tiles.columns), 1, count)](
-            self.slopes[i], inputs, self.codes[i - 1], behind, self.weights, self.alive, self.levels, self.fallen,
-            self.velocities, limits, self.thetas, self.rates, self.row, layer.weight_at, layer.bias_at,
-            self.slopes[i].stride(0), inputs.stride(0), behind.stride(0), self.batch, layer.inputs, layer.outputs,
-            width, before.outputs, tiles.rows, tiles.depth, tiles.columns, first, pooled, self.stacking.mode,
-            self.stacking.derivative, self.sgd.momentum, self.sgd.weight_decay, self.precision, **tiles.launch,
+            self.slopes[i], inputs, self.codes[i - 1], behind, self.alive, *self.descent(limits), self.row,
+            layer.weight_at, layer.bias_at, self.slopes[i].stride(0), inputs.stride(0), behind.stride(0), self.batch,
+            layer.inputs, layer.outputs, width, before.outputs, tiles.rows, tiles.depth, tiles.columns, first, pooled,
+            *self.rules, self.precision, **tiles.launch,
         )  # fmt: skip
 
     def _loss(self, targets: Tensor, count: int) -> None:
@@ -176,29 +176,20 @@ class StackedNet(Rows):
             classes, 1 / self.steps, len(Column), power(self.batch), power(classes), self.binary, self.absent,
         )  # fmt: skip
 
-    def tiles(self, what: Literal["forward", "step"], layer: Linear) -> Tiles:
+    def _tiles(self, what: Literal["forward", "step"], layer: Linear) -> Tiles:
         """The block sizes of a linear layer's products: the fastest on an H200 for layers of this size."""
-        if self.precision == "ieee":  # without tensor cores; large tiles take long to compile
-            return Tiles(rows=power(self.batch), columns=32, depth=16, stages=2)
-        if what == "step" and self._crowded:
-            # With larger tiles registers do not suffice.
-            return Tiles(rows=power(self.batch), columns=32, depth=32)
-        return _linear_tiles(what, layer, power(self.batch))
-
-    def _descent(self, limits: Tensor) -> Descent:
-        return Descent(
-            weights=self.weights,
-            levels=self.levels,
-            fallen=self.fallen,
-            velocities=self.velocities,
-            limits=limits,
-            thetas=self.thetas,
-            rates=self.rates,
-            mode=self.stacking.mode,
-            derivative=self.stacking.derivative,
-            momentum=self.sgd.momentum,
-            decay=self.sgd.weight_decay,
-        )
+        samples = power(self.batch)
+        if self.precision == "ieee":
+            return replace(EXACT, rows=samples)
+        if what == "forward" and layer.inputs * layer.outputs >= 1 << 20:
+            return Tiles(rows=samples, columns=32, depth=128, warps=2)
+        if what == "forward":
+            return Tiles(rows=samples, columns=16, depth=128)
+        if self._crowded:  # with larger tiles registers do not suffice
+            return Tiles(rows=samples, columns=32, depth=32)
+        if layer.outputs <= 64:
+            return Tiles(rows=samples, columns=64, depth=32)
+        return Tiles(rows=samples, columns=32, depth=64, warps=2)
 
     @property
     def _crowded(self) -> bool:
@@ -211,22 +202,13 @@ class StackedNet(Rows):
 
     def _ranges(self, i: int) -> Ranges:
         """Of the channels before and behind convolution `i`."""
-        return Ranges(given=self.ranges[i], wanted=self.ranges[i + 1], narrow=self.stacking.narrow)
+        return Ranges(self.ranges[i], self.ranges[i + 1], self.ranges.stride(1), self.stacking.narrow)
 
     def _room(self, numbers: int) -> Tensor:
         return torch.zeros((self.most, self.batch * numbers), device=self.device)
 
 
-def _linear_tiles(what: str, layer: Linear, samples: int) -> Tiles:
-    if what == "forward" and layer.inputs * layer.outputs >= 1 << 20:
-        return Tiles(rows=samples, columns=32, depth=128, warps=2)
-    if what == "forward":
-        return Tiles(rows=samples, columns=16, depth=128)
-    if layer.outputs <= 64:
-        return Tiles(rows=samples, columns=64, depth=32)
-    return Tiles(rows=samples, columns=32, depth=64, warps=2)
-
-
 def _span(layer: Conv) -> int:
     """From the first weight of a layer to behind its last bias."""
+    assert layer.bias_at is not None
     return layer.bias_at + layer.outputs - layer.weight_at

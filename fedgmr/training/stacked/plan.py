@@ -23,14 +23,14 @@ class Conv:
     """A convolution with zeros around, in a chain with ReLU, and the 2 x 2 maximum if `pool`."""
 
     weight_at: int
-    bias_at: int
+    bias_at: int | None  # None where it has none
     kernel: int
     padding: int
     inputs: int
     outputs: int
     height: int  # of the inputs
     width: int
-    pool: bool
+    pool: bool = False
     stride: int = 1
 
     @property
@@ -42,6 +42,15 @@ class Conv:
     def out_width(self) -> int:
         """Before the maximum."""
         return (self.width + 2 * self.padding - self.kernel) // self.stride + 1
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Of inputs and outputs: height, width, channels."""
+        return self.height, self.width, self.inputs, self.out_height, self.out_width, self.outputs
+
+    def rows_before(self, batch: int) -> int:
+        """Pixels of the inputs that have one place among stride x stride."""
+        return batch * -(-self.height // self.stride) * -(-self.width // self.stride)
 
     @property
     def depth(self) -> int:

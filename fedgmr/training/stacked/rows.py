@@ -6,6 +6,7 @@ go. Read next: `table.py`; `net.py` and `fedgmr/training/folded/net.py`, which c
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,8 +72,26 @@ class RowWriter:
         return RowOrder(order=order.to(torch.int32), size=size, prunable=prunable[order])
 
 
+Rules = tuple[str, bool, float, float]  # of a step: mode, derivative, momentum, decay
+
+
+class Descent(NamedTuple):
+    """What a step of SGD reads and writes beside the gradient, as kernels take it."""
+
+    weights: Tensor
+    levels: Tensor
+    fallen: Tensor
+    velocities: Tensor
+    limits: Tensor
+    thetas: Tensor
+    rates: Tensor
+
+
 class Rows:
-    """Memory for up to `most` clients side by side."""
+    """Memory for up to `most` clients side by side, which stays where it is; a subclass computes the steps."""
+
+    classes = 0  # outputs of the model, where these are asked for
+    absent = False  # classes that a client does not have are left out of its loss
 
     def __init__(
         self, order: RowOrder, work: LocalWork, stacking: Stacking, sgd: SGD, *, most: int, buffers: int = 0
@@ -95,6 +114,23 @@ class Rows:
         self.rates, self.thetas, self.losses = (torch.zeros(most, device=device) for _ in range(3))
         self.damaged = torch.zeros(most, dtype=torch.int32, device=device)
         self.buffers = torch.zeros((most, buffers), device=device)
+
+    def arranged(self, inputs: Tensor) -> Tensor:
+        """Inputs [steps, batch, ...] as the steps take them, each step's in the first dimension."""
+        return inputs
+
+    def step(self, number: int, inputs: Tensor, targets: Tensor, count: int) -> None:
+        """Step `number` of `count` clients; inputs and targets have the clients in their first dimension."""
+        raise NotImplementedError
+
+    @property
+    def rules(self) -> Rules:
+        """Of a step."""
+        return self.stacking.mode, self.stacking.derivative, self.sgd.momentum, self.sgd.weight_decay
+
+    def descent(self, limits: Tensor) -> Descent:
+        """What a step reads and writes, where the clients' levels go up to `limits`."""
+        return Descent(self.weights, self.levels, self.fallen, self.velocities, limits, self.thetas, self.rates)
 
     def lay_out(self, count: int) -> None:
         """Every client's sub-model, from where the table says."""
