@@ -7,12 +7,13 @@ order in which the run can be resumed after any of them. Read next: `run.py`, `s
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedgmr.experiments.checkpoint import checkpoints_of, read_checkpoint, write_checkpoint
+from fedgmr.experiments.checkpoint import read_checkpoint, valid_checkpoints, write_checkpoint
 from fedgmr.experiments.rundir import resolved_text
 from fedgmr.experiments.seal import check_checkpoint, read_sealed_run, recipe_digest
 from fedgmr.experiments.views import without_early_tests
@@ -80,15 +81,12 @@ def _check(run: Run, directory: Path, recipe: Recipe) -> None:
 
 
 def _valid_checkpoints(directory: Path) -> list[tuple[Path, Mapping[str, Any]]]:
-    """Files and states; a damaged one is passed over here as in every resume."""
-    valid: list[tuple[Path, Mapping[str, Any]]] = []
-    for file in checkpoints_of(directory):
-        try:
-            state = read_checkpoint(file)[1]
-        except (OSError, ValueError):
-            continue
+    """Files and states, checked; a damaged one is passed over here as in every resume."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the resume that follows says it
+        valid = [(file, state) for file, _, state in valid_checkpoints(directory)]
+    for file, state in valid:
         check_checkpoint(file, state)
-        valid.append((file, state))
     return valid
 
 
