@@ -80,7 +80,7 @@ def _check(run: Run, directory: Path, recipe: Recipe) -> None:
         )
 
 
-def _valid_checkpoints(directory: Path) -> list[tuple[Path, Mapping[str, Any]]]:
+def _valid_checkpoints(directory: Path) -> list[tuple[Path, dict[str, Any]]]:
     """Files and states, checked; a damaged one is passed over here as in every resume."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the resume that follows says it

@@ -55,11 +55,14 @@ class Watching:
         rows: Sequence[Mapping[str, Any]],
     ) -> None:
         rule = recipe.evaluation.stop
-        own = {} if rule is None else {STOP_KEY: _RecipeStop(rule, metric, rows)}
+        own = [] if rule is None else [(STOP_KEY, _RecipeStop(rule, metric, rows[:-1]))]
         given = [(type(one).__name__, one) for one in as_watchers(watcher)]
-        self.watchers = [*own.items(), *given]
+        self.watchers: list[tuple[str, Watcher]] = [*own, *given]
         self.stopped: dict[str, Any] | None = None  # by whom, why, and when
         self.ended = False  # nothing is left to stop
+        for row in rows[-1:]:  # a resumed run may have been killed after the very row that ended it
+            for name, one in own:
+                self._heed(name, one.after_evaluation(row), "after_evaluation", row)
 
     @property
     def evaluations(self) -> bool:
