@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgmr.experiments.checkpoint import read_checkpoint, valid_checkpoints, write_checkpoint
-from fedgmr.experiments.rundir import resolved_text
+from fedgmr.experiments.rundir import forget_end, resolved_text
 from fedgmr.experiments.seal import check_checkpoint, read_sealed_run, recipe_digest
 from fedgmr.experiments.views import without_early_tests
-from fedgmr.files import METRICS, MODEL, RECIPE, SUMMARY, UPDATES, VIEWS, write_atomic
+from fedgmr.files import METRICS, RECIPE, UPDATES, write_atomic
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.recorder import digest_rows
 from fedgmr.reporting.records import Run
@@ -40,8 +40,7 @@ def prolong(directory: Path, recipe: Recipe, seconds: float) -> Recipe:
     rows = [without_early_tests(row, number, longer) for number, row in enumerate(run.history[:recorded])]
     for file, _ in valid:  # fit both recipes until they are sealed again
         _seal(file, {})
-    for name in (SUMMARY, MODEL, VIEWS):
-        (directory / name).unlink(missing_ok=True)
+    forget_end(directory)
     write_atomic(directory / METRICS, "".join(f"{json.dumps(row)}\n" for row in rows))
     remarks = [line for line in run.recipe_text.splitlines(keepends=True) if line.startswith("#")]
     write_atomic(directory / RECIPE, resolved_text(longer, "".join(remarks)))

@@ -49,6 +49,11 @@ class Log(Watcher):
         self.told.append(("end", run))
 
 
+class Interrupt(Watcher):
+    def after_tick(self, state: Mapping[str, float]) -> None:
+        raise KeyboardInterrupt
+
+
 def test_a_watcher_sees_ticks_rows_and_the_end_and_changes_nothing() -> None:
     log = Log()
     watched, alone = run_recipe(settings(), None, [log, Log()]), run_recipe(settings(), None)
@@ -74,7 +79,11 @@ def test_a_watcher_ends_a_run_which_keeps_its_model(tmp_path: Path) -> None:
     assert result.notices[0] == f"Stopped at {end:.1f} s by Log: enough ticks."
     loaded = fedgmr.load(tmp_path / "run", trust=["e2e"])
     assert all(torch.equal(result.model[name], loaded.model[name]) for name in result.model)
-    # What a watcher has ended goes on to its time budget.
+    # What a watcher has ended goes on to its time budget. Until then it has no models, as no unfinished run has.
+    with pytest.raises(KeyboardInterrupt):
+        resume_run(tmp_path / "run", Interrupt(), trust=["e2e"])
+    unended = fedgmr.load(tmp_path / "run", trust=["e2e"])
+    assert (unended.status, unended.views) == ("unfinished", None)
     resumed = resume_run(tmp_path / "run", trust=["e2e"])
     assert rows(resumed) == rows(whole)
     assert (resumed.status, "stopped" in resumed.summary) == ("finished", False)
