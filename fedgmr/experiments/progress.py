@@ -8,6 +8,7 @@ import math
 import time
 import warnings
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedgmr.exchange import Diverged
@@ -267,15 +268,16 @@ class RunInProgress:
 
     def _summary(self, status: str, validated: float | None = None) -> dict[str, Any]:
         recipe, task, rows = self.assembly.recipe, self.assembly.task, self.recorder.rows
-        metric, scores = task.metrics[0], compared(rows, stopped=self.watching.stopped is not None)
+        metric, scores = task.metrics[0], compared(rows)
+        means = {name: _finite(fmean(values)) for name, values in scores.items()}
         last = rows[-1]
         views = {
-            name: {"accuracy": view["accuracy"], "loss": view["loss"], "validation": scores.get(name)}
+            name: {"accuracy": view["accuracy"], "loss": view["loss"], "validation": means.get(name)}
             for name, view in ((MERGED, last), *last.get("views", {}).items())
         }
         on_test = recipe.evaluation.validation == "test"
         validation = self.assembly.evaluator.validation
-        best = best_view(scores, metric, 0 if validation is None else len(validation), rows)
+        best = best_view(scores, metric, 0 if validation is None else len(validation))
         return {
             "schema_version": 1,
             "status": status,
