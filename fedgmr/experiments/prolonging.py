@@ -23,7 +23,7 @@ from fedgmr.reporting.recorder import digest_rows
 from fedgmr.reporting.records import Run
 from fedgmr.settings.refusals import SettingError, show_value
 
-_SEAL = ("recipe_digest", "rows_digest")
+_OPEN = {"recipe_digest": None, "rows_digest": None}  # the seal of a checkpoint that fits every recipe
 
 
 def prolong(directory: Path, recipe: Recipe, seconds: float) -> Recipe:
@@ -39,7 +39,7 @@ def prolong(directory: Path, recipe: Recipe, seconds: float) -> Recipe:
     recorded = max((state["recorded"] for _, state in valid), default=0)
     rows = [without_early_tests(row, number, longer) for number, row in enumerate(run.history[:recorded])]
     for file, _ in valid:  # fit both recipes until they are sealed again
-        _seal(file, {})
+        _seal(file, _OPEN)
     forget_end(directory)
     write_atomic(directory / METRICS, "".join(f"{json.dumps(row)}\n" for row in rows))
     remarks = [line for line in run.recipe_text.splitlines(keepends=True) if line.startswith("#")]
@@ -93,9 +93,7 @@ def _bound(directory: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]
     return {"recipe_digest": recipe_digest(directory), "rows_digest": digest_rows(rows)}
 
 
-def _seal(file: Path, seal: Mapping[str, str]) -> None:
-    """Write a checkpoint again with another seal, or with none."""
+def _seal(file: Path, seal: Mapping[str, str | None]) -> None:
+    """Write a checkpoint again with another seal."""
     tensors, state = read_checkpoint(file)
-    first = {name: value for name, value in state.items() if name not in (*_SEAL, "threads")}
-    threads = {"threads": state["threads"]} if "threads" in state else {}
-    write_checkpoint(file, tensors, {**first, **seal, **threads})
+    write_checkpoint(file, tensors, {**state, **seal})
