@@ -100,9 +100,13 @@ def last_row(path: Path, **fields: object) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _TAIL))
-        lines = file.read().split(b"\n")[1 if size > _TAIL else 0 : -1]
+        size, tail = file.seek(0, 2), _TAIL
+        while True:
+            file.seek(max(0, size - tail))
+            lines = file.read().split(b"\n")[1 if size > tail else 0 : -1]
+            if lines or tail >= size:
+                break
+            tail *= 2  # a fleet of a thousand clients has longer rows
     for line in reversed(lines):
         try:
             row = json.loads(line)

@@ -73,6 +73,14 @@ def test_only_the_tail_of_a_long_file_is_read(tmp_path: Path) -> None:
     assert last_row(path, a=0) is None  # too far back, and the cut line before it does no harm
 
 
+def test_the_last_row_of_a_large_fleet_is_longer_than_the_tail(tmp_path: Path) -> None:
+    path, rows = tmp_path / "x.jsonl", [{"tick": n, "level": [0] * 100_000} for n in range(2)]
+    write_rows(path, *rows, tail=json.dumps(rows[0]))
+    assert last_row(path) == rows[1]
+    write_rows(path, tail=json.dumps(rows[0]))
+    assert last_row(path) is None
+
+
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
