@@ -4,6 +4,7 @@ Read next: `run.py`, which takes them.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from fedgmr.fleets.links import Link
 from fedgmr.fleets.presets import FleetSettings
 from fedgmr.methods import Method, named_method
 from fedgmr.recipe import Recipe, TaskSettings
-from fedgmr.reporting.display import shown_progress
+from fedgmr.reporting.display import Display, in_notebook
 from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.build import build
 from fedgmr.settings.refusals import SettingError, show_value, suggestion
@@ -68,7 +69,7 @@ def watched(watcher: Watchers, progress: object, label: str, seconds: float) -> 
     if not progress:
         yield given
         return
-    with shown_progress() as display:
+    with Display(stream=sys.stdout if in_notebook() else None) as display:  # in a notebook among its output
         yield [display.begin("", label, seconds), *given]
 
 

@@ -9,7 +9,7 @@ damaged one.
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,12 @@ def save_checkpoint(
     tensors, state = save_state(server)
     tensors = copied_to_host(tensors | {f"{_MEMORY}{client}": memory for client, memory in fleet.memories.items()})
     whole = {"schema_version": SCHEMA_VERSION, "server": state, "fleet": fleet.state(), "recorded": recorded, **seal}
-    write_checkpoint(folder / f"tick-{server.tick:09d}.safetensors", tensors, whole)
+    newest = folder / f"tick-{server.tick:09d}.safetensors"
+    write_checkpoint(newest, tensors, whole)
+    files = checkpoints_of(run)
+    later = files.index(newest)  # those of later ticks are damaged: the run went on from one before them
     drafts = folder.glob(".*.tmp")  # of processes that were killed while they wrote
-    for old in (*checkpoints_of(run)[keep:], *drafts):
+    for old in (*files[:later], *files[later + keep :], *drafts):
         old.unlink()
 
 
@@ -60,21 +63,33 @@ def load_checkpoint(
     Raises:
         ValueError: there are checkpoints, and none of them is valid; or the newest valid one belongs to another run.
     """
-    files = checkpoints_of(run)
-    for path in files:
-        try:
-            tensors, state = read_checkpoint(path)
-        except (OSError, ValueError) as error:
-            warnings.warn(f"{error} Falling back to the checkpoint before it.", stacklevel=2)
-            continue
+    for path, tensors, state in valid_checkpoints(run):
         check(path, state)
         try:
             return _restore(server, fleet, tensors, state)
         except (LookupError, TypeError, ValueError, RuntimeError) as error:  # files of earlier releases have no seal
             raise ValueError(f"{path} does not fit the recipe of its run ({error}): restore one of them.") from error
-    if files:
-        raise ValueError(f"None of the {len(files)} checkpoints in {run / CHECKPOINTS} is valid: start the run again.")
     return None
+
+
+def valid_checkpoints(run: Path) -> Iterator[tuple[Path, dict[str, Tensor], dict[str, Any]]]:
+    """File, tensors and state of every checkpoint that is not damaged, the newest first.
+
+    Raises:
+        ValueError: there are checkpoints, and all of them are damaged.
+    """
+    files = checkpoints_of(run)
+    valid = 0
+    for path in files:
+        try:
+            tensors, state = read_checkpoint(path)
+        except (OSError, ValueError) as error:
+            warnings.warn(f"{error} Falling back to the checkpoint before it.", stacklevel=3)
+            continue
+        valid += 1
+        yield path, tensors, state
+    if files and not valid:
+        raise ValueError(f"None of the {len(files)} checkpoints in {run / CHECKPOINTS} is valid: start the run again.")
 
 
 def _restore(server: Server, fleet: Fleet, tensors: dict[str, Tensor], state: Mapping[str, Any]) -> int:

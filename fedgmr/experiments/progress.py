@@ -8,6 +8,7 @@ import math
 import time
 import warnings
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedgmr.exchange import Diverged
@@ -15,7 +16,7 @@ from fedgmr.experiments.allocation import reused_memory
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.experiments.checkpoint import save_checkpoint
 from fedgmr.experiments.client_scores import ClientScores, client_figures
-from fedgmr.experiments.period import advise, period_needed
+from fedgmr.experiments.period import advice
 from fedgmr.experiments.result import Result, save_models
 from fedgmr.experiments.rundir import provenance, write_summary
 from fedgmr.experiments.seal import checkpoint_seal, recipe_digest
@@ -103,8 +104,8 @@ class RunInProgress:
         server, evaluator = self.assembly.server, self.assembly.evaluator
         # Of the final merged model; None where clients validate.
         validated = None if server.validate is None else evaluator.validate(*view_of(server, MERGED)).accuracy
-        summary = self._summary("finished", validated) | self.watching.outcome | self._emptiness() | self._advice()
-        summary |= self.client_scores.personal()
+        summary = self._summary("finished", validated) | self.watching.outcome | self._emptiness()
+        summary |= advice(server, self.assembly.fleet) | self.client_scores.personal()
         result = Result(
             path=self.directory,
             recipe_text=self.recipe_text,
@@ -123,15 +124,9 @@ class RunInProgress:
     def _advise(self) -> None:
         """Warn once, and not of the first tasks, of a fleet that cannot keep its period."""
         server, fleet = self.assembly.server, self.assembly.fleet
-        if not self.advised and server.tick > _FIRST_TICKS and (text := advise(server, fleet)):
+        if not self.advised and server.tick > _FIRST_TICKS and (found := advice(server, fleet)):
             self.advised = True
-            warnings.warn(text, stacklevel=2)
-
-    def _advice(self) -> dict[str, Any]:
-        """What the summary says of a fleet that does not keep its period to the end."""
-        server, fleet = self.assembly.server, self.assembly.fleet
-        needed = period_needed(server, fleet)
-        return {} if needed is None else {"period_needed": needed, "advice": advise(server, fleet)}
+            warnings.warn(found["advice"], stacklevel=2)
 
     def _emptiness(self) -> dict[str, str]:
         """What the summary says of a deployed run whose nodes came to nothing; a simulated fleet does what is asked."""
@@ -267,15 +262,16 @@ class RunInProgress:
 
     def _summary(self, status: str, validated: float | None = None) -> dict[str, Any]:
         recipe, task, rows = self.assembly.recipe, self.assembly.task, self.recorder.rows
-        metric, scores = task.metrics[0], compared(rows, stopped=self.watching.stopped is not None)
+        metric, scores = task.metrics[0], compared(rows)
+        means = {name: _finite(fmean(values)) for name, values in scores.items()}
         last = rows[-1]
         views = {
-            name: {"accuracy": view["accuracy"], "loss": view["loss"], "validation": scores.get(name)}
+            name: {"accuracy": view["accuracy"], "loss": view["loss"], "validation": means.get(name)}
             for name, view in ((MERGED, last), *last.get("views", {}).items())
         }
         on_test = recipe.evaluation.validation == "test"
         validation = self.assembly.evaluator.validation
-        best = best_view(scores, metric, 0 if validation is None else len(validation), rows)
+        best = best_view(scores, metric, 0 if validation is None else len(validation))
         return {
             "schema_version": 1,
             "status": status,

@@ -7,22 +7,23 @@ order in which the run can be resumed after any of them. Read next: `run.py`, `s
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedgmr.experiments.checkpoint import checkpoints_of, read_checkpoint, write_checkpoint
-from fedgmr.experiments.rundir import resolved_text
+from fedgmr.experiments.checkpoint import read_checkpoint, valid_checkpoints, write_checkpoint
+from fedgmr.experiments.rundir import forget_end, resolved_text
 from fedgmr.experiments.seal import check_checkpoint, read_sealed_run, recipe_digest
 from fedgmr.experiments.views import without_early_tests
-from fedgmr.files import METRICS, MODEL, RECIPE, SUMMARY, UPDATES, VIEWS, write_atomic
+from fedgmr.files import METRICS, RECIPE, UPDATES, write_atomic
 from fedgmr.recipe import Recipe
 from fedgmr.reporting.recorder import digest_rows
 from fedgmr.reporting.records import Run
 from fedgmr.settings.refusals import SettingError, show_value
 
-_SEAL = ("recipe_digest", "rows_digest")
+_OPEN = {"recipe_digest": None, "rows_digest": None}  # the seal of a checkpoint that fits every recipe
 
 
 def prolong(directory: Path, recipe: Recipe, seconds: float) -> Recipe:
@@ -38,9 +39,8 @@ def prolong(directory: Path, recipe: Recipe, seconds: float) -> Recipe:
     recorded = max((state["recorded"] for _, state in valid), default=0)
     rows = [without_early_tests(row, number, longer) for number, row in enumerate(run.history[:recorded])]
     for file, _ in valid:  # fit both recipes until they are sealed again
-        _seal(file, {})
-    for name in (SUMMARY, MODEL, VIEWS):
-        (directory / name).unlink(missing_ok=True)
+        _seal(file, _OPEN)
+    forget_end(directory)
     write_atomic(directory / METRICS, "".join(f"{json.dumps(row)}\n" for row in rows))
     remarks = [line for line in run.recipe_text.splitlines(keepends=True) if line.startswith("#")]
     write_atomic(directory / RECIPE, resolved_text(longer, "".join(remarks)))
@@ -79,16 +79,13 @@ def _check(run: Run, directory: Path, recipe: Recipe) -> None:
         )
 
 
-def _valid_checkpoints(directory: Path) -> list[tuple[Path, Mapping[str, Any]]]:
-    """Files and states; a damaged one is passed over here as in every resume."""
-    valid: list[tuple[Path, Mapping[str, Any]]] = []
-    for file in checkpoints_of(directory):
-        try:
-            state = read_checkpoint(file)[1]
-        except (OSError, ValueError):
-            continue
+def _valid_checkpoints(directory: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Files and states, checked; a damaged one is passed over here as in every resume."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the resume that follows says it
+        valid = [(file, state) for file, _, state in valid_checkpoints(directory)]
+    for file, state in valid:
         check_checkpoint(file, state)
-        valid.append((file, state))
     return valid
 
 
@@ -96,9 +93,7 @@ def _bound(directory: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]
     return {"recipe_digest": recipe_digest(directory), "rows_digest": digest_rows(rows)}
 
 
-def _seal(file: Path, seal: Mapping[str, str]) -> None:
-    """Write a checkpoint again with another seal, or with none."""
+def _seal(file: Path, seal: Mapping[str, str | None]) -> None:
+    """Write a checkpoint again with another seal."""
     tensors, state = read_checkpoint(file)
-    first = {name: value for name, value in state.items() if name not in (*_SEAL, "threads")}
-    threads = {"threads": state["threads"]} if "threads" in state else {}
-    write_checkpoint(file, tensors, {**first, **seal, **threads})
+    write_checkpoint(file, tensors, {**state, **seal})

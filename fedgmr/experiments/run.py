@@ -14,10 +14,10 @@ from fedgmr.experiments.inspection import width_remarks
 from fedgmr.experiments.progress import RunInProgress
 from fedgmr.experiments.prolonging import budget, prolong
 from fedgmr.experiments.result import Result
-from fedgmr.experiments.rundir import create_run, locked, open_run, read_recipe, resolved_text
+from fedgmr.experiments.rundir import create_run, forget_end, locked, open_run, read_recipe, resolved_text
 from fedgmr.experiments.seal import check_checkpoint, warn_of_threads
 from fedgmr.experiments.watching import Watchers, tell_stage
-from fedgmr.files import RECIPE, SUMMARY
+from fedgmr.files import RECIPE
 from fedgmr.fleets.links import Link
 from fedgmr.fleets.network import NetworkSettings
 from fedgmr.fleets.presets import FleetSettings
@@ -138,14 +138,17 @@ def resume_run(
     task: Task | None = None,
 ) -> Result:
     """Continue a run from its newest valid checkpoint (from the beginning if it had none yet), as `resume` says."""
-    recipe = open_run(directory, trust) if seconds is None else read_recipe(directory, trust)
-    with locked(directory), recipe.execution.own_threads():
-        tell_stage(watcher, _READING)
-        task = given_task(recipe, task)
-        if seconds is not None:
-            recipe = prolong(directory, recipe, seconds)
-        tell_stage(watcher, _ASSEMBLING)
-        return run_assembly(assemble(resolve(recipe, task), task), directory, watcher, resume=True)
+    opened = open_run if seconds is None else read_recipe
+    opened(directory, trust)  # a directory that cannot be resumed gets no lock
+    with locked(directory):
+        recipe = opened(directory, trust)  # as whoever had the lock has left it
+        with recipe.execution.own_threads():
+            tell_stage(watcher, _READING)
+            task = given_task(recipe, task)
+            if seconds is not None:
+                recipe = prolong(directory, recipe, seconds)
+            tell_stage(watcher, _ASSEMBLING)
+            return run_assembly(assemble(resolve(recipe, task), task), directory, watcher, resume=True)
 
 
 def run_assembly(
@@ -162,7 +165,7 @@ def run_assembly(
     if resume:
         assert directory is not None
         recorded = load_checkpoint(directory, assembly.server, assembly.fleet, _taken_up)
-        (directory / SUMMARY).unlink(missing_ok=True)  # of a run that was stopped or diverged
+        forget_end(directory)  # of a run that was stopped or diverged
         recorder = Recorder(directory)
         recorder.cut_back(recorded or 0)
         text = (directory / RECIPE).read_text(encoding="utf-8")

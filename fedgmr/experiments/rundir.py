@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedgmr.files import LOCK, RECIPE, SUMMARY, read_json, write_atomic
+from fedgmr.files import LOCK, MODEL, RECIPE, SUMMARY, VIEWS, read_json, write_atomic
 from fedgmr.recipe import Recipe, foreign_recipe
 from fedgmr.reporting.records import digest_summary
 from fedgmr.settings.refusals import SettingError
@@ -103,6 +103,12 @@ def open_run(directory: Path, trust: Iterable[str] = ()) -> Recipe:
     if read_json(directory / SUMMARY).get("status") == "finished":
         raise SettingError(f"The run in {str(directory)!r} is finished: there is nothing to resume.")
     return recipe
+
+
+def forget_end(directory: Path) -> None:
+    """Remove what the end of a run has left, because it goes on: the summary first, which vouches for the models."""
+    for name in (SUMMARY, MODEL, VIEWS):
+        (directory / name).unlink(missing_ok=True)
 
 
 def write_summary(directory: Path, summary: dict[str, Any]) -> None:

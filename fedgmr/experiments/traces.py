@@ -81,7 +81,7 @@ def describe(curve: Curve) -> Description:
         fifth=float(np.percentile(rates, 5)),
         silent=width * int(lengths.sum()),
         longest_silence=width * int(lengths.max(initial=0)),
-        line=spark_line(rates),
+        line=_spark_line(rates),
     )
 
 
@@ -94,7 +94,7 @@ def stretches(curve: Curve, most: int = _LONGEST) -> tuple[Rates, float]:
     return np.diff(np.interp(width * np.arange(count + 1), bounds, carried)) / width * MBIT, width
 
 
-def spark_line(rates: Rates, length: int = 24) -> str:
+def _spark_line(rates: Rates, length: int = 24) -> str:
     """The rates as a line of so many blocks, each the mean of its part; blank where nothing was carried."""
     parts = [part.mean() for part in np.array_split(rates, min(length, len(rates)))]
     top = max(parts)

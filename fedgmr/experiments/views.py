@@ -107,43 +107,43 @@ def _buffers(server: Server, level: int) -> Tensor:
     return torch.stack(fitting).mean(0) if fitting else server.buffers
 
 
-def compared(rows: Sequence[Mapping[str, Any]], *, stopped: bool = False) -> dict[str, float]:
-    """By view, the mean validation score over the last ten evaluations, where it was validated there.
+def compared(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """By view, its validation scores in the last ten evaluations, NaN where one was not finite.
 
-    The last evaluations of a stopped run do not all test the same views. Those count that tested what the last one did,
-    so that no view is compared by other evaluations than another.
+    Only those evaluations count that tested what the last one did, so that no view is compared by others than another:
+    nobody has a sub-model in the first one, and the last ones of a stopped run do not test every view.
     """
     scores: dict[str, list[float]] = {}
     for row in rows[-_LAST:]:
-        if stopped and row.get("views", {}).keys() != rows[-1].get("views", {}).keys():
-            continue
-        for name, measured in ((MERGED, row), *row.get("views", {}).items()):
-            if measured.get("validation") is not None:
-                scores.setdefault(name, []).append(measured["validation"])
-    return {name: statistics.fmean(values) for name, values in scores.items()}
+        if row.get("views", {}).keys() == rows[-1].get("views", {}).keys():
+            for name, measured in ((MERGED, row), *row.get("views", {}).items()):
+                if "validation" in measured:
+                    score = measured["validation"]
+                    scores.setdefault(name, []).append(math.nan if score is None else score)
+    return scores
 
 
-def best_view(scores: Mapping[str, float], metric: Metric, samples: int, rows: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The best view by validation on so many samples; the merged one where nothing was compared.
+def best_view(scores: Mapping[str, Sequence[float]], metric: Metric, samples: int) -> str:
+    """The best view by its mean score, in validations on so many samples; the merged one where nothing was compared.
 
-    Another than the merged one must be better by more than a standard error of the difference of two shares, or for
-    metrics that are no shares of the differences in the last `rows`: with few samples the best of six would be best by
-    luck.
+    Another than the merged one must have been finite all the time, and better by more than a standard error of the
+    difference of two shares, or for metrics that are no shares of the mean of the differences: with few samples the
+    best of six would be best by luck.
     """
     if MERGED not in scores:
         return MERGED
-    better = {name: metric.score(score - scores[MERGED]) for name, score in scores.items()}
+    means = {name: statistics.fmean(values) for name, values in scores.items()}
+    better = {name: metric.score(mean - means[MERGED]) for name, mean in means.items()}
     best = max(better, key=lambda name: better[name] if math.isfinite(better[name]) else -math.inf)
-    both = (scores[best], scores[MERGED])
-    error = math.sqrt(sum(share * (1 - share) for share in both) / samples) if metric.share else _error(rows, best)
+    if not better[best] > 0:
+        return MERGED
+    both = (means[best], means[MERGED])
+    if metric.share and all(0 <= share <= 1 for share in both):
+        error = math.sqrt(sum(share * (1 - share) for share in both) / samples)
+    else:
+        differences = [one - merged for one, merged in zip(scores[best], scores[MERGED], strict=True)]
+        error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
     return best if better[best] > error else MERGED
-
-
-def _error(rows: Sequence[Mapping[str, Any]], name: str) -> float:
-    """The standard error of a view's mean difference from the merged one over the last ten evaluations."""
-    pairs = [(row.get("validation"), row.get("views", {}).get(name, {}).get("validation")) for row in rows[-_LAST:]]
-    differences = [view - merged for merged, view in pairs if merged is not None and view is not None]
-    return statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

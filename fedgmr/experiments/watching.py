@@ -21,7 +21,7 @@ _TOLD = {
     "after_evaluation": "row",
     "at_end": "run",
 }  # methods, and what they are given
-STOP_KEY = "evaluation.stop"
+_STOP_KEY = "evaluation.stop"
 Watchers = Watcher | Sequence[Watcher] | None
 
 
@@ -55,11 +55,14 @@ class Watching:
         rows: Sequence[Mapping[str, Any]],
     ) -> None:
         rule = recipe.evaluation.stop
-        own = {} if rule is None else {STOP_KEY: _RecipeStop(rule, metric, rows)}
+        own = [] if rule is None else [(_STOP_KEY, _RecipeStop(rule, metric, rows[:-1]))]
         given = [(type(one).__name__, one) for one in as_watchers(watcher)]
-        self.watchers = [*own.items(), *given]
+        self.watchers: list[tuple[str, Watcher]] = [*own, *given]
         self.stopped: dict[str, Any] | None = None  # by whom, why, and when
         self.ended = False  # nothing is left to stop
+        for row in rows[-1:]:  # a resumed run may have been killed after the very row that ended it
+            for name, one in own:
+                self._heed(name, one.after_evaluation(row), "after_evaluation", row)
 
     @property
     def evaluations(self) -> bool:
@@ -101,7 +104,7 @@ class Watching:
         """What the summary says of a run that was ended; one that its recipe ends is finished."""
         if self.stopped is None:
             return {}
-        status = "finished" if self.stopped["by"] == STOP_KEY else "stopped"
+        status = "finished" if self.stopped["by"] == _STOP_KEY else "stopped"
         return {"status": status, "stopped": self.stopped}
 
 

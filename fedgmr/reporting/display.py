@@ -222,11 +222,6 @@ class Display:
         return left
 
 
-def shown_progress() -> Display:
-    """A display where a library shows one: on a terminal or standard error, in a notebook among its output."""
-    return Display(stream=sys.stdout if in_notebook() else None)
-
-
 def in_notebook() -> bool:
     """Whether a notebook runs this process."""
     return "ipykernel" in sys.modules

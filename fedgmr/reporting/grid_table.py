@@ -14,6 +14,7 @@ from typing import Any
 
 from fedgmr.files import write_atomic
 from fedgmr.reading import Reading
+from fedgmr.reporting.method_row import std
 from fedgmr.reporting.quantities import align_table, format_seconds, markdown_table
 from fedgmr.reporting.records import validated
 
@@ -116,9 +117,9 @@ def _cells(group: Sequence[Mapping[str, Any]], reading: Reading) -> list[str]:
         return [runs, "-", "-"]
     finals = [entry["final_accuracy"] for entry in done]
     values = [math.nan if value is None else float(value) for value in finals]
-    spread = reading.number(statistics.stdev(values)) if len(values) > 1 else "-"
     times = sorted({float(entry["seconds"]) for entry in done})
-    return [runs, f"{reading.number(statistics.fmean(values))} ± {spread}", ", ".join(map(format_seconds, times))]
+    value = f"{reading.number(statistics.fmean(values))} ± {reading.number(std(values))}"
+    return [runs, value, ", ".join(map(format_seconds, times))]
 
 
 def _notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -3,6 +3,7 @@
 Read next: `comparison.py`, the rows side by side.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,9 +47,9 @@ class MethodRow:
             method=method,
             runs=len(runs),
             accuracy=mean(final),
-            accuracy_std=statistics.stdev(final) if len(runs) > 1 else None,
+            accuracy_std=std(final),
             half_accuracy=mean(half),
-            half_accuracy_std=statistics.stdev(half) if len(runs) > 1 else None,
+            half_accuracy_std=std(half),
             reached=len(times),
             seconds_to_target=mean(times) if times else None,
             bytes_to_target=mean(counts) if counts else None,
@@ -76,6 +77,13 @@ class MethodRow:
 def mean(values: Sequence[float]) -> float:
     """The mean as a plain number; NaN where a value is."""
     return float(np.mean(values))
+
+
+def std(values: Sequence[float]) -> float | None:
+    """The sample standard deviation, NaN where a value is none; None for a single value."""
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def _of_clients(runs: Sequence[Run], name: str, budget: float) -> float | None:

@@ -53,7 +53,7 @@ def accuracy_figure(
     return chart
 
 
-def clients_figure(run: Run) -> Chart:
+def _clients_figure(run: Run) -> Chart:
     """Draw the leading metric of the models that clients would be handed: median, 10th to 90th percentile, worst."""
     reading, history = run.reading, run.history
     measured = np.flatnonzero(np.isfinite(history.of_clients("p50")))
@@ -173,7 +173,7 @@ FIGURES: Mapping[str, Callable[[Run], Chart]] = {
     "accuracy": _of_one_run,
     "density": density_figure,
     "bytes": bytes_figure,
-    "clients": clients_figure,  # where clients were measured
+    "clients": _clients_figure,  # where clients were measured
 }
 
 

@@ -1,6 +1,5 @@
 """Quantities as people read them, on a terminal or a page: seconds, bytes, shares, durations, aligned tables."""
 
-import math
 from collections.abc import Sequence
 
 
@@ -16,9 +15,9 @@ def format_bytes(count: float) -> str:
     return f"{megabytes:,.{digits}f} MB"
 
 
-def format_percent(fraction: float, digits: int = 1) -> str:
-    """A fraction as a percentage: `93.4 %`; `-` for NaN."""
-    return "-" if math.isnan(fraction) else f"{100 * fraction:.{digits}f} %"
+def format_percent(fraction: float) -> str:
+    """A fraction as a percentage: `93.4 %`."""
+    return f"{100 * fraction:.1f} %"
 
 
 def format_clock(seconds: float) -> str:

@@ -34,16 +34,8 @@ class Recorder:
         return self._digest.hex
 
     def cut_back(self, rows: int) -> None:
-        """Keep only the first `rows` rows of a file already there."""
-        if self._path is None:
-            return
-        # A killed run may end in the middle of a line, whatever bytes those are.
-        text = self._path.read_text(encoding="utf-8", errors="replace") if self._path.exists() else ""
-        lines = text.splitlines(keepends=True)[:rows]
-        if len(lines) < rows:
-            raise ValueError(
-                f"{self._path} has {len(lines)} rows, the checkpoint {rows}: the file was cut; start the run again."
-            )
+        """Keep only the first `rows` rows of the file, which has them: its checkpoint was compared with it."""
+        assert self._path is not None, "rows in memory are not resumed"
         self.rows = read_rows(self._path, rows) if rows else []
         # No digest covers the host's clock, and the run's own goes on from it.
         for number, row in enumerate(self.rows, start=1):
@@ -52,10 +44,8 @@ class Recorder:
                 raise ValueError(
                     f"{self._path} line {number}: {HOST_CLOCK!r} is {wall!r}, not seconds: restore the file."
                 )
-        write_atomic(self._path, "".join(lines))
-        self._digest = _RowsDigest()
-        for row in self.rows:
             self._digest.add(row)
+        write_atomic(self._path, "".join(f"{json.dumps(row)}\n" for row in self.rows))
 
     def record(self, row: dict[str, Any]) -> None:
         """Append one row."""

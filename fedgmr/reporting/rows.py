@@ -81,10 +81,6 @@ class RunRow(Watcher):
         self._changed(self)
 
     def after_tick(self, state: Mapping[str, Any]) -> None:
-        """Report where the run stands."""
-        self.update(**state)
-
-    def update(self, **state: Any) -> None:
         """Report where the run stands: seconds, tick, accuracy, density, bytes_up and bytes_down; readings, if any."""
         if self._seconds_before is None:
             self._seconds_before = state["seconds"]
@@ -97,15 +93,15 @@ class RunRow(Watcher):
         if row is None:
             return
         tick = last_row(directory / UPDATES, event="tick") or row
-        self.update(
-            seconds=max(float(tick["seconds"]), float(row["seconds"])),
-            tick=max(int(tick["tick"]), int(row["tick"])),
-            accuracy=row["accuracy"],
-            density=sum(row["density"]) / len(row["density"]),
-            bytes_up=sum(row["bytes_up"]),
-            bytes_down=sum(row["bytes_down"]),
-            **({"readings": row["readings"]} if "readings" in row else {}),
-        )
+        state = {
+            "seconds": max(float(tick["seconds"]), float(row["seconds"])),
+            "tick": max(int(tick["tick"]), int(row["tick"])),
+            "accuracy": row["accuracy"],
+            "density": sum(row["density"]) / len(row["density"]),
+            "bytes_up": sum(row["bytes_up"]),
+            "bytes_down": sum(row["bytes_down"]),
+        }
+        self.after_tick(state | ({"readings": row["readings"]} if "readings" in row else {}))
 
     def end(self, status: str, accuracy: float | None) -> None:
         """Report how the run ended; its last reports were made some time before."""

@@ -48,15 +48,15 @@ def account(terms: Terms) -> dict[str, Any]:
     ]
     return {
         "terms": told,
-        "levels": levels_of(terms),
-        "moves": moves_of(terms),
+        "levels": _levels_of(terms),
+        "moves": _moves_of(terms),
         "measured": terms.measured,
         "bound": bounding(terms)[1],
         "advice": advice(terms),
     }
 
 
-def levels_of(terms: Terms) -> list[dict[str, Any]]:
+def _levels_of(terms: Terms) -> list[dict[str, Any]]:
     """What is known of each level."""
     sent = terms.participation
     return [
@@ -72,7 +72,7 @@ def levels_of(terms: Terms) -> list[dict[str, Any]]:
     ]
 
 
-def moves_of(terms: Terms) -> list[dict[str, Any]]:
+def _moves_of(terms: Terms) -> list[dict[str, Any]]:
     """For each level whose clients can move up: the change of every factor if one of them did, by one level."""
     coverage, found = terms.coverage, []
     now = coverage.factors(terms.energy)
@@ -105,7 +105,7 @@ def bounding(terms: Terms) -> tuple[str, str]:
 
 def advice(terms: Terms) -> str:
     """What restoring one client by one level would change, in a sentence."""
-    moves = moves_of(terms)
+    moves = _moves_of(terms)
     if not moves:
         return "There is nobody left to restore."
     name = bounding(terms)[0]

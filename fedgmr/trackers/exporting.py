@@ -32,6 +32,8 @@ class Export:
 
     def advance(self, *, everything: bool) -> bool:
         """Hand on what is new, and the summary once it is there; `everything`: rows that may change as well."""
+        if not is_run(self.run.path):
+            return False  # it was removed: what the tracker has of it stays
         summary = self.run.summary()  # before the rows: where it is there, they are complete
         rows = self.run.rows()
         if not (everything or self.tracker.takes_back or summary):

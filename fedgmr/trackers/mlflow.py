@@ -16,9 +16,9 @@ from fedgmr.reporting.run_files import RunFiles, flattened
 from fedgmr.trackers.tracker import GOOD_ENDS, Values
 
 _KEY = "fedgmr.run"
-_MOST = 500  # metrics in one request; MLflow takes 1,000, and 100 parameters
-_PARAMS = 100
-_LONGEST = 6000  # characters of a parameter
+_MOST = 500  # metrics in one request; MLflow takes 1,000
+_TEXTS = 100  # parameters or tags in one
+_LONGEST = 6000  # characters of each
 
 
 class MLflow:
@@ -45,8 +45,8 @@ class MLflow:
         opened = self.client.create_run(self.experiment, run_name=run.name, start_time=0, tags={_KEY: run.key})
         self.runs[run.name] = opened.info.run_id
         params = [Param(key, str(value)[:_LONGEST]) for key, value in run.settings().items()]
-        for first in range(0, len(params), _PARAMS):
-            self.client.log_batch(opened.info.run_id, params=params[first : first + _PARAMS])
+        for first in range(0, len(params), _TEXTS):
+            self.client.log_batch(opened.info.run_id, params=params[first : first + _TEXTS])
 
     def add(self, run: RunFiles, first: int, rows: Sequence[Values]) -> None:
         """Log rows."""
@@ -68,8 +68,9 @@ class MLflow:
     def end(self, run: RunFiles, summary: Mapping[str, Any]) -> None:
         """Finish the run, with the summary as tags."""
         opened = self.runs.pop(run.name)
-        tags = [RunTag(f"summary.{name}", str(value)) for name, value in flattened(summary).items()]
-        self.client.log_batch(opened, tags=tags)
+        tags = [RunTag(f"summary.{name}", str(value)[:_LONGEST]) for name, value in flattened(summary).items()]
+        for first in range(0, len(tags), _TEXTS):
+            self.client.log_batch(opened, tags=tags[first : first + _TEXTS])
         self._finish(opened, summary)
 
     def close(self) -> str:

@@ -6,7 +6,7 @@ row and client.
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,17 @@ from fedgmr.reporting.run_files import RunFiles, flattened
 from fedgmr.trackers.tracker import Values
 
 Line = Mapping[str, Any]
+Encoder = Callable[[Sequence[str], Sequence[Line]], bytes]
 
 
 class Tables:
     """The three tables of all exported runs."""
 
     takes_back = True
-    suffix = ""
 
-    def __init__(self, exported: Path, output: Path | None) -> None:
-        self.folder = output or exported / "tables"
+    def __init__(self, exported: Path, output: Path | None, suffix: str, encode: Encoder) -> None:
+        """Tables in files with this suffix, whose bytes are made of columns and lines."""
+        self.folder, self.suffix, self.encode = output or exported / "tables", suffix, encode
         self.runs: dict[str, tuple[RunFiles, dict[str, Any]]] = {}
 
     def begin(self, run: RunFiles) -> None:
@@ -62,39 +63,33 @@ class Tables:
             columns = list(dict.fromkeys(column for line in lines_of for column in line))
             write_atomic(self.folder / f"{table}{self.suffix}", self.encode(columns, lines_of))
 
-    def encode(self, columns: Sequence[str], lines: Sequence[Line]) -> bytes:
-        """A table as the bytes of a file."""
-        raise NotImplementedError
 
-
-class CSVTables(Tables):
+def csv_tables(exported: Path, output: Path | None) -> Tables:
     """Text with commas; what is null is an empty field."""
-
-    suffix = ".csv"
-
-    def encode(self, columns: Sequence[str], lines: Sequence[Line]) -> bytes:
-        """A heading and a line each."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-        return text.getvalue().encode()
+    return Tables(exported, output, ".csv", _as_csv)
 
 
-class ParquetTables(Tables):
-    """Columns with types, by pyarrow."""
+def parquet_tables(exported: Path, output: Path | None) -> Tables:
+    """Columns with types, by pyarrow: a column is a number where all its values are, else text."""
+    return Tables(exported, output, ".parquet", _as_parquet)
 
-    suffix = ".parquet"
 
-    def encode(self, columns: Sequence[str], lines: Sequence[Line]) -> bytes:
-        """A column is a number where all its values are, else text."""
-        import pyarrow
-        from pyarrow import parquet
+def _as_csv(columns: Sequence[str], lines: Sequence[Line]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue().encode()
 
-        table = pyarrow.table({column: _column([line.get(column) for line in lines]) for column in columns})
-        content = io.BytesIO()
-        parquet.write_table(table, content)
-        return content.getvalue()
+
+def _as_parquet(columns: Sequence[str], lines: Sequence[Line]) -> bytes:
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table({column: _column([line.get(column) for line in lines]) for column in columns})
+    content = io.BytesIO()
+    parquet.write_table(table, content)
+    return content.getvalue()
 
 
 def _column(values: Sequence[Any]) -> Sequence[Any]:

@@ -42,8 +42,8 @@ TARGETS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "tensorboard": ("tensorboard", "TensorBoard", ("tensorboard",)),
     "wandb": ("wandb", "WeightsAndBiases", ("wandb",)),
     "mlflow": ("mlflow", "MLflow", ("mlflow", "sqlalchemy", "alembic")),
-    "csv": ("tables", "CSVTables", ()),
-    "parquet": ("tables", "ParquetTables", ("pyarrow",)),
+    "csv": ("tables", "csv_tables", ()),
+    "parquet": ("tables", "parquet_tables", ("pyarrow",)),
 }
 
 

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from experiments.damage import damage
 from experiments.sweep.runs import left, small
-from experiments.test_seal import Stop
+from experiments.test_seal import Stop, edit
 from fedgmr.cli.main import main
-from fedgmr.experiments.run import run_recipe
+from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.seal import read_sealed_run
 
 HOST = ("wall_seconds", "versions", "digest", "commit", "name", "device")  # what a repetition may say otherwise
@@ -53,6 +53,21 @@ def test_damaged_directories(
     assert not problems, "\n".join(problems)
     assert ends["refused"] > len(seeds) / 3
     assert ends["as undamaged"] > len(seeds) / 5
+
+
+def test_a_damaged_checkpoint_does_not_outlive_one_that_is_written_after_it(tmp_path: Path) -> None:
+    """Though its tick is later, and one is kept: a run that is killed a second time goes on from the new one."""
+    run, checkpoint = tmp_path / "run", {"every": 2, "keep": 2}
+    run_recipe(small(checkpoint=checkpoint), tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_recipe(small(checkpoint=checkpoint), run, Stop(6))
+    (run / "checkpoints" / "tick-000000006.safetensors").write_bytes(b"nothing")
+    edit(run / "recipe.yaml", checkpoint__every=1, checkpoint__keep=1)
+    with pytest.warns(UserWarning, match="Falling back"), pytest.raises(KeyboardInterrupt):
+        resume_run(run, Stop(5), trust=["e2e"])
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["tick-000000005.safetensors"]
+    resume_run(run, trust=["e2e"])
+    assert left(run) == left(tmp_path / "whole")
 
 
 def outcome(run: Path, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> str:

@@ -160,6 +160,14 @@ def test_what_depends_on_the_length_is_refused(tmp_path: Path, kept: Path) -> No
     with pytest.raises(ValueError, match="is a deployed run: only a simulation can be prolonged"):
         resume_run(deployed, seconds=300.0, trust=["e2e"])
 
+    damaged = shutil.copytree(kept, tmp_path / "damaged")
+    for file in (damaged / "checkpoints").iterdir():
+        file.write_bytes(b"nothing")
+    before = left(damaged)
+    with pytest.raises(ValueError, match=r"None of the 2 checkpoints in .* is valid: start the run again"):
+        resume_run(damaged, seconds=300.0, trust=["e2e"])
+    assert left(damaged) == before, "a finished run keeps what it has"
+
     changed = shutil.copytree(kept, tmp_path / "changed")
     (changed / "metrics.jsonl").write_text((kept / "metrics.jsonl").read_text().replace("0.", "0.1"))
     with pytest.raises(ValueError, match="does not hold the"):

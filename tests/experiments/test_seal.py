@@ -5,7 +5,8 @@ import json
 import shutil
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,21 @@ def test_two_new_runs_in_one_directory(tmp_path: Path) -> None:
     assert len(began) == len(problems) == 100
     assert all(read_mapping(directory / "recipe.yaml")["seed"] == seed for directory, seed in began)
     assert all("in use by another process" in text or "holds a run already" in text for text in problems)
+
+
+def test_a_run_that_another_process_ends_while_its_lock_is_waited_for(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def locked_after_its_end(directory: Path) -> Iterator[None]:
+        shutil.copytree(runs / "finished", directory, dirs_exist_ok=True)
+        with locked(directory):
+            yield
+
+    monkeypatch.setattr("fedgmr.experiments.run.locked", locked_after_its_end)
+    with pytest.raises(SettingError, match=r"begun' is finished: there is nothing to resume"):
+        resume_run(runs / "begun")
+    assert verify_run(runs / "begun").startswith("finished, 4 rows")
 
 
 def test_the_lock_follows_no_link(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -74,17 +75,43 @@ def test_the_best_view_is_better_by_more_than_a_standard_error() -> None:
     rows = [{"validation": 0.9, "views": {"padded": {"validation": 1.0}}}] * 3
     rows += [{"validation": 0.5, "views": {"padded": {"validation": 0.7}, "level 0.5": {"validation": 0.4}}}] * 10
     scores = compared(rows)
-    assert scores == pytest.approx({"merged": 0.5, "padded": 0.7, "level 0.5": 0.4})  # the first three are too old
+    expected = {"merged": 0.5, "padded": 0.7, "level 0.5": 0.4}  # the first three are too old
+    assert scores == {name: [value] * 10 for name, value in expected.items()}
     # sqrt((0.5·0.5 + 0.7·0.3) / n) is below 0.2 from n = 11.5 on.
     assert best_view(scores, ACCURACY, 11) == "merged"
     assert best_view(scores, ACCURACY, 12) == "padded"
     error = Metric(measure=top1, name="error", unit="points", higher_is_better=False)
     assert best_view(scores, error, 12) == "level 0.5"
     # Differences of 0 and -0.2 in turn: -0.1 in the mean, with a standard error of 0.1 x sqrt(10 / 9) / sqrt(10).
-    uneven = [{"validation": 0.5, "views": {"padded": {"validation": value}}} for value in (0.5, 0.3) * 5]
-    assert best_view({"merged": 0.5, "padded": 0.4}, error, 12, uneven) == "padded"
-    assert best_view({"merged": 0.5, "padded": 0.467}, error, 12, uneven) == "merged", "0.033 is less than 0.0333"
-    assert best_view({}, ACCURACY, 12) == best_view({"merged": 0.1, "padded": math.nan}, ACCURACY, 12) == "merged"
+    uneven = [0.5, 0.3] * 5
+    assert best_view({"merged": [0.5] * 10, "padded": uneven}, error, 12) == "padded"
+    raised = [value + 0.067 for value in uneven]
+    assert best_view({"merged": [0.5] * 10, "padded": raised}, error, 12) == "merged", "0.033 is less than 0.0333"
+    assert best_view({"merged": [0.5], "padded": [0.5], "level 0.5": [0.5]}, error, 12) == "merged"
+    assert best_view({}, ACCURACY, 12) == "merged"
+    # Errors in percent may be more than the whole: the standard error of a share is none of theirs.
+    percent = Metric(measure=top1, name="MAPE", unit="%", higher_is_better=False, range=(0.0, math.inf))
+    assert best_view({"merged": [2.0, 2.1], "padded": [1.5, 1.6]}, percent, 12) == "padded"
+    assert best_view({"merged": [2.0, 2.1], "padded": [1.9, 2.1]}, percent, 12) == "merged", "-0.05, and its error 0.05"
+
+
+def test_a_view_that_was_not_finite_is_not_the_best(tmp_path: Path) -> None:
+    """Nor is one compared by other evaluations than the merged model, as in a short run by those after the first."""
+
+    def row(merged: float | None, **views: float | None) -> dict[str, Any]:
+        return {"validation": merged, "views": {name: {"validation": value} for name, value in views.items()}}
+
+    error = Metric(measure=top1, name="error", unit="points", higher_is_better=False)
+    rows = [row(4.0, padded=4.0), *[row(4.0, padded=3.0)] * 7, row(4.0, padded=None)]
+    assert best_view(compared(rows[:-1]), error, 12) == "padded"
+    assert best_view(compared(rows), error, 12) == "merged"
+    assert best_view(compared([*rows[:-1], row(None, padded=3.0)]), error, 12) == "merged", "of which nothing is known"
+    first = {"validation": 0.1}
+    assert compared([first, row(0.9, padded=0.8)]) == {"merged": [0.9], "padded": [0.8]}
+    result = run(tmp_path / "run", seconds=100.0)
+    short = result.history[1:]
+    assert len(result.history) < 10
+    assert result.summary["views"]["merged"]["validation"] == statistics.fmean(each["validation"] for each in short)
 
 
 def test_a_run_that_decides_on_the_test_set_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

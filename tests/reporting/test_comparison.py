@@ -116,6 +116,19 @@ def test_diverged_run_counts_with_its_last_accuracy(tmp_path: Path) -> None:
     assert comparison.notes == ("A, seed 1, diverged; its last accuracy counts",)
 
 
+def test_a_run_without_a_finite_value_leaves_its_method_no_mean(tmp_path: Path) -> None:
+    made = [
+        write_run(tmp_path / f"{method}{seed}", [evaluation(0.0, 0.1), evaluation(200.0, 0.8) | last], fields)
+        for method in "AB"
+        for seed, last in enumerate(({}, {"accuracy": None} if method == "A" else {}))
+        for fields in [{"method_title": method, "seed": seed}]
+    ]
+    comparison = compare_runs(made)
+    assert [row[:3] for row in comparison.table()[1:]] == [["B", "2", "80.00 ± 0.00"], ["A", "2", "- ± -"]]
+    assert comparison.target == 0.76
+    assert list(comparison.charts()) == ["accuracy", "density", "bytes"]
+
+
 def test_stand_in_short_and_repeated_seeds_are_noted_once(tmp_path: Path) -> None:
     fields = {"stand_in": "EMNIST stands in for FEMNIST", "short": True, "seed": 3}
     made = [write_curve(tmp_path / name, {0.0: 0.1, 200.0: 0.8}, **fields) for name in "ab"]

@@ -66,7 +66,7 @@ def test_another_metric_has_its_name_and_its_unit(sized: Callable[..., None]) ->
     readings = [{"name": "MAE", "unit": "kWh", "higher_is_better": False, "digits": 3}]
     stream = Terminal()
     with Display(stream=stream, clock=Clock()) as display:
-        display.begin("", "A", 100.0).update(seconds=10.0, **{**STATE, "accuracy": 1.25, "readings": readings})
+        display.begin("", "A", 100.0).after_tick({"seconds": 10.0, **{**STATE, "accuracy": 1.25, "readings": readings}})
         display.refresh(at_once=True)
     header, row = screens(stream)[-1][:2]
     assert "MAE" in words(header)
@@ -74,7 +74,7 @@ def test_another_metric_has_its_name_and_its_unit(sized: Callable[..., None]) ->
     assert "1.250 kWh" in words(row)
     plain = io.StringIO()
     with Display(stream=plain, clock=Clock()) as display:
-        display.begin("", "A", 100.0).update(seconds=10.0, **{**STATE, "accuracy": None, "readings": readings})
+        display.begin("", "A", 100.0).after_tick({"seconds": 10.0, **{**STATE, "accuracy": None, "readings": readings}})
     assert "  MAE -  " in plain.getvalue()
 
 
@@ -83,9 +83,9 @@ def test_a_run_is_a_row_of_a_table(sized: Callable[..., None]) -> None:
     with Display(stream=stream, clock=clock) as display:
         row = display.begin("", "FedGMR seed 0", 2850)
         clock.now += 1.0
-        row.update(seconds=1163.3, **STATE)
+        row.after_tick({"seconds": 1163.3, **STATE})
         clock.now += 1.0
-        row.update(seconds=1240.0, **STATE)
+        row.after_tick({"seconds": 1240.0, **STATE})
     header, line = screens(stream)[-2]
     assert words(header) == ["run", "time (s)", "acc", "density", "up", "down", "ETA"]
     # 1,610 s are left at 76.7 a second, and 4.8 of the bar's 11 are done.
@@ -117,7 +117,7 @@ def test_columns_go_by_priority_and_no_line_wraps(
         row = display.begin(name, "FedAsync seed 0", 2850)
         for seconds in (0.0, 1240.0):
             clock.now += 1.0
-            row.update(seconds=seconds, **STATE)
+            row.after_tick({"seconds": seconds, **STATE})
     header, line, total = screens(stream)[3]
     assert words(header) == expected
     assert ("━" in line) == (columns >= 52)
@@ -193,7 +193,7 @@ def test_a_long_list_is_cut() -> None:
 def test_the_time_of_a_single_run_may_be_known_before_it_starts() -> None:
     stream, clock = io.StringIO(), Clock()
     with Display(expected=40.0, stream=stream, clock=clock) as display:
-        display.begin("", "FedGMR seed 0", 1000).update(seconds=0.0, **STATE)
+        display.begin("", "FedGMR seed 0", 1000).after_tick({"seconds": 0.0, **STATE})
     assert stream.getvalue().endswith("ETA 0:40\n")
 
 
@@ -222,7 +222,7 @@ def test_without_a_terminal_a_slow_start_says_what_it_does(monkeypatch: pytest.M
         timer.fire()
         row.preparing("making the model")
         assert len(waiting) == 1, "the one before is withdrawn"
-        row.update(seconds=1, **STATE)
+        row.after_tick({"seconds": 1, **STATE})
         assert waiting == []
     first, second = stream.getvalue().splitlines()
     assert first == "FedGMR seed 0  reading the data ..."
@@ -235,7 +235,7 @@ def test_an_ended_run_is_shown_as_complete_with_its_last_accuracy(sized: Callabl
     runs = [outlook("a", "FedGMR seed 0 rate=0.1", 400), outlook("b", "FedGMR seed 0 rate=0.2", 400)]
     with Display(runs, stream=stream) as display:
         for name in ("a", "b"):
-            display.begin(name, "FedGMR seed 0", 400).update(seconds=312.0, **STATE)
+            display.begin(name, "FedGMR seed 0", 400).after_tick({"seconds": 312.0, **STATE})
         display.end("a", "finished", 0.951)
         display.end("b", "died")
         _, first, second, total = screens(stream)[-1]
@@ -251,7 +251,7 @@ def test_the_terminal_is_redrawn_at_most_five_times_a_second(sized: Callable[...
         row = display.begin("", "FedGMR seed 0", 1000)
         for step in range(2000):
             clock.now = 100.0 + step / 1000
-            row.update(seconds=step, **STATE)
+            row.after_tick({"seconds": step, **STATE})
         assert len(screens(stream)) == 10
 
 
@@ -266,7 +266,7 @@ def test_the_end_removes_the_table_and_silences_the_display(sized: Callable[...,
     hidden, shown = stream.getvalue().rfind("\x1b[?25l"), stream.getvalue().rfind("\x1b[?25h")
     assert shown > hidden  # the cursor
     length = len(stream.getvalue())
-    row.update(seconds=5, **STATE)
+    row.after_tick({"seconds": 5, **STATE})
     assert len(stream.getvalue()) == length
 
 
@@ -277,7 +277,7 @@ def test_terminals_without_colour_or_without_movement(
     monkeypatch.setenv(variable, value)
     stream = Terminal()
     with Display(stream=stream) as display:
-        display.begin("", "FedGMR seed 0", 10).update(seconds=1, **STATE)
+        display.begin("", "FedGMR seed 0", 10).after_tick({"seconds": 1, **STATE})
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]", stream.getvalue())
     if variable == "TERM":
         assert stream.getvalue().startswith("FedGMR seed 0  1/10 s  tick 131  acc 93.4 %")
@@ -290,7 +290,7 @@ def test_elsewhere_a_plain_line_every_ten_seconds() -> None:
         row = display.begin("", "FedGMR seed 7", 100)
         for step in range(35):
             clock.now = 100.0 + step
-            row.update(seconds=step, **STATE)
+            row.after_tick({"seconds": step, **STATE})
     lines = stream.getvalue().splitlines()
     assert [line.split("  ")[1] for line in lines] == ["0/100 s", "10/100 s", "20/100 s", "30/100 s"]
     numbers = "tick 131  acc 93.4 %  density 0.42  up 12.3 MB  down 40.1 MB"
@@ -305,7 +305,7 @@ def test_elsewhere_a_sweep_has_a_line_every_half_minute_and_at_every_end() -> No
         row = display.begin("a", "FedGMR seed 0", 10.0)
         for second in range(70):
             clock.now = 100.0 + second
-            row.update(seconds=second / 10, **STATE)
+            row.after_tick({"seconds": second / 10, **STATE})
         display.end("a", "finished")
     lines = stream.getvalue().splitlines()
     assert lines[:2] == [f"FedGMR seed {seed}  waiting  0/10 s  ETA -:--" for seed in (0, 1)]
@@ -319,7 +319,7 @@ def test_elsewhere_a_sweep_has_a_line_every_half_minute_and_at_every_end() -> No
 
 def test_the_default_stream_is_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     with Display() as display:
-        display.begin("", "FedGMR seed 0", 10).update(seconds=1, **STATE)
+        display.begin("", "FedGMR seed 0", 10).after_tick({"seconds": 1, **STATE})
     assert capsys.readouterr().err.startswith("FedGMR seed 0  1/10 s")
 
 
@@ -327,11 +327,11 @@ def test_the_time_left_of_a_run_counts_from_the_first_report_and_is_smoothed() -
     stream, clock = io.StringIO(), Clock()
     with Display(stream=stream, clock=clock) as display:
         row = display.begin("", "FedGMR seed 0", 10_000)
-        row.update(seconds=5000, **STATE)  # resumed: these seconds say nothing about the speed
+        row.after_tick({"seconds": 5000, **STATE})  # resumed: these seconds say nothing about the speed
         clock.now += 10
-        row.update(seconds=5010, **STATE)
+        row.after_tick({"seconds": 5010, **STATE})
         clock.now += 10
-        row.update(seconds=6010, **STATE)
+        row.after_tick({"seconds": 6010, **STATE})
     ends = [line.split("  ")[-1] for line in stream.getvalue().splitlines()]
     # 4,990 s at 1 a second; then the speed is 1 + (1 - exp(-1)) * 99 = 63.58, and 3,990 / 63.58 = 62.8.
     assert ends == ["ETA -:--", "ETA 1:23:10", "ETA 1:03"]
@@ -342,7 +342,7 @@ def test_a_first_step_of_a_hair_is_no_pace() -> None:
     with Display(stream=stream, clock=clock) as display:
         row = display.begin("", "FedGMR seed 0", 10_000)
         for seconds in (0.0, 9.0):
-            row.update(seconds=seconds, **STATE)
+            row.after_tick({"seconds": seconds, **STATE})
             clock.now += 10
     assert [line.split("  ")[-1] for line in stream.getvalue().splitlines()] == ["ETA -:--", "ETA -:--"]
 
@@ -359,13 +359,13 @@ def test_the_time_left_of_a_sweep_is_the_work_left_at_the_pace_so_far() -> None:
 
     first = display.begin("a", "FedGMR seed 0", 1000.0)
     second = display.begin("b", "FedAvg seed 0", 1000.0)
-    first.update(seconds=0.0, **STATE)
+    first.after_tick({"seconds": 0.0, **STATE})
     assert line() == "2/5 runs done  3 left  FedGMR seed 0 0/1,000 s acc 93.4 %  FedAvg seed 0 0/1,000 s  ETA -:--"
-    second.update(seconds=0.0, **STATE)
+    second.after_tick({"seconds": 0.0, **STATE})
     clock.now = 130.0
-    first.update(seconds=500.0, **STATE)  # half of 100
+    first.after_tick({"seconds": 500.0, **STATE})  # half of 100
     clock.now = 160.0
-    second.update(seconds=250.0, **STATE)  # a quarter of 300
+    second.after_tick({"seconds": 250.0, **STATE})  # a quarter of 300
     # 125 of 1000 in 60 s: 875 are left.
     at = "FedGMR seed 0 500/1,000 s acc 93.4 %  FedAvg seed 0 250/1,000 s acc 93.4 %"
     assert line() == f"2/5 runs done  3 left  {at}  ETA 7:00"
@@ -384,9 +384,9 @@ def test_work_done_before_says_nothing_about_the_pace() -> None:
     stream, clock = io.StringIO(), Clock()
     display = Display([outlook("a", "FedGMR seed 0", 1000.0, 100.0)], stream=stream, clock=clock)
     row = display.begin("a", "FedGMR seed 0", 1000.0)
-    row.update(seconds=800.0, **STATE)  # resumed
+    row.after_tick({"seconds": 800.0, **STATE})  # resumed
     clock.now += 40.0
-    row.update(seconds=900.0, **STATE)
+    row.after_tick({"seconds": 900.0, **STATE})
     assert [line.split("  ")[-1] for line in stream.getvalue().splitlines()] == ["ETA -:--", "ETA 0:40"]
 
 
@@ -416,10 +416,10 @@ def test_reports_that_are_not_due_draw_nothing(sized: Callable[..., None], strea
     clock = Clock()
     with Display(stream=stream, clock=clock) as display:
         row = display.begin("", "FedGMR seed 0", 1e9)
-        row.update(seconds=0, tick=0, accuracy=0.5, density=0.5, bytes_up=0, bytes_down=0)
+        row.after_tick({"seconds": 0.0, **STATE})
         shown = stream.getvalue()
         for step in range(1000):
-            row.update(seconds=step, tick=step, accuracy=0.5, density=0.5, bytes_up=step, bytes_down=step)
+            row.after_tick({**STATE, "seconds": step, "tick": step})
         assert stream.getvalue() == shown, "nothing is drawn while the clock stands"
 
 
@@ -433,7 +433,8 @@ try:
     with Display() as display:
         row = display.begin("", "FedGMR seed 0", 1000)
         for step in range(100000):
-            row.update(seconds=step, tick=step, accuracy=0.5, density=0.5, bytes_up=0, bytes_down=0)
+            sizes = {"bytes_up": 0, "bytes_down": 0}
+            row.after_tick({"seconds": step, "tick": step, "accuracy": 0.5, "density": 0.5, **sizes})
             time.sleep(0.01)
 except KeyboardInterrupt:
     print("interrupted", file=sys.stderr)

@@ -58,6 +58,11 @@ def test_the_smallest_error_is_best() -> None:
     ]
 
 
+def test_a_run_without_a_finite_value_leaves_no_mean() -> None:
+    runs = [_run("0.1", "FedGMR", final_accuracy=value, validation_accuracy=0.5) for value in (0.8, None)]
+    assert grid_table(COLUMNS, runs).text().splitlines()[2].split()[2:6] == ["2", "-", "±", "-"]
+
+
 def test_a_grid_over_leading_metrics() -> None:
     error = {"metric": "MAE", "readings": [{"name": "MAE", "unit": "s", "higher_is_better": False, "digits": 1}]}
     runs = [

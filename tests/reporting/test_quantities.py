@@ -1,7 +1,5 @@
 """Numbers and tables as people read them."""
 
-import math
-
 from fedgmr.reporting.quantities import (
     align_table,
     format_bytes,
@@ -17,11 +15,7 @@ def test_numbers_for_people() -> None:
     counts = (0, 52_000, 9_940_000, 12_345_678, 999_400_000, 1_240_000_000)
     shown = ["0.00 MB", "0.05 MB", "9.94 MB", "12.3 MB", "999.4 MB", "1,240 MB"]
     assert [format_bytes(count) for count in counts] == shown
-    assert [format_percent(0.9344), format_percent(0.93446, 2), format_percent(math.nan)] == [
-        "93.4 %",
-        "93.45 %",
-        "-",
-    ]
+    assert format_percent(0.9344) == "93.4 %"
 
 
 def test_durations_are_rough() -> None:

@@ -1,10 +1,14 @@
 """The export: live runs, resumed runs, runs that nobody works on; with a tracker that keeps lists."""
 
 import shutil
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from e2e.recipes import recipe
@@ -125,6 +129,41 @@ def test_a_run_that_was_begun_anew_is_refused_where_nothing_is_taken_back(run: P
     time = Time(lambda: write(run, [{**row, "accuracy": 0.5} for row in rows]))
     with pytest.raises(SettingError, match=r"Row 0 of .* is not the one that was exported"):
         export(run, Lists(takes_back=False), follow=True, wait=time.wait, clock=lambda: time.now)
+
+
+@pytest.mark.parametrize("takes_back", [True, False])
+def test_a_run_that_was_removed_keeps_what_was_exported(takes_back: bool, run: Path) -> None:
+    (run / "summary.json").unlink()
+    (files,), tracker = find_runs(run), Lists(takes_back=takes_back)
+    kept = len(files.rows()) if takes_back else files.final_rows()
+    time = Time(lambda: shutil.rmtree(run))
+    (unended,) = export(run.parent, tracker, follow=True, patience=30, wait=time.wait, clock=lambda: time.now)
+    assert (unended.path, len(tracker.rows["first"]), tracker.ends) == (run, kept, {"first": None})
+
+
+def test_mlflow_is_given_no_more_at_once_than_it_takes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package: what the client of MLflow 3 refuses, and how many values it was given."""
+    given: Counter[str] = Counter()
+
+    class Client(Mock):
+        def log_batch(self, run_id: object, **values: Sequence[Any]) -> None:
+            for kind, each in values.items():
+                assert len(each) <= {"metrics": 1000}.get(kind, 100)
+                given[kind] += len(each)
+
+    monkeypatch.setitem(sys.modules, "mlflow", Mock(MlflowClient=Client))
+    monkeypatch.setitem(sys.modules, "mlflow.entities", Mock())
+    monkeypatch.delitem(sys.modules, "fedgmr.trackers.mlflow", raising=False)
+    tracker = import_module("fedgmr.trackers.mlflow").MLflow(run, run / "store")
+    tracker.client.search_runs = lambda *_: []
+    (files,) = find_runs(run)
+    levels = {f"level {number}": dict.fromkeys(("accuracy", "loss", "validation"), 0.5) for number in range(50)}
+    tracker.begin(files)
+    tracker.add(files, 0, numbers(files.rows() * 5, clients=True))
+    tracker.end(files, {"status": "finished", "seconds": 300.0, "views": levels})
+    monkeypatch.delitem(sys.modules, "fedgmr.trackers.mlflow")
+    assert (given["tags"], given["params"]) == (152, len(files.settings()))
+    assert given["metrics"] > 1000
 
 
 def test_a_run_at_work_is_waited_for(run: Path) -> None:

@@ -3,10 +3,12 @@
 Whatever becomes of one run, the others go on. The outcomes say how each ended, and `exit_code` sums them up.
 """
 
+import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedgmr.experiments.allocation import memory_shortage
 from fedgmr.experiments.sweep.plan import PlannedRun, plan_sweep
 from fedgmr.experiments.sweep.processes import run_in_processes
 from fedgmr.experiments.sweep.work import Outcome, SweepWatcher, perform_run
@@ -87,7 +89,13 @@ def _run_here(runs: Sequence[PlannedRun], watcher: SweepWatcher) -> dict[str, Ou
     outcomes = {}
     for run in runs:
         follower = watcher.begin(run.name, run.recipe.label, run.recipe.seconds)
-        outcome = outcomes[run.key] = perform_run(run.recipe, run.directory, follower)
+        try:
+            outcome = perform_run(run.recipe, run.directory, follower)
+        except Exception as error:
+            if memory_shortage(error) is not None:
+                raise  # the next run would fall short of it, too
+            outcome = Outcome(status="failed", problem=traceback.format_exc())
+        outcomes[run.key] = outcome
         watcher.end(run.name, outcome.status, outcome.accuracy)
     return outcomes
 

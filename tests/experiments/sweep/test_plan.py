@@ -132,6 +132,18 @@ def test_a_run_that_cannot_be_does_not_keep_the_others_from_theirs(tmp_path: Pat
         perform_sweep(plan_sweep([greedy], tmp_path), jobs=0)
 
 
+def test_a_defect_in_one_run_does_not_keep_the_others_from_theirs_in_this_process_either(tmp_path: Path) -> None:
+    broken = small("fedgmr", "task={name: 'experiments.sweep.mortal:broken'}")
+    with pytest.warns(UserWarning, match=r"(?s)Traceback .*TypeError: a defect of the program"):
+        outcomes = perform_sweep(plan_sweep([broken, small()], tmp_path / "store"))
+    assert [outcome.status for outcome in outcomes] == ["failed", "finished"]
+    assert exit_code(outcomes) == 1
+    options = f"{{count: {tmp_path}/count}}"
+    greedy = small("fedgmr", f"task={{name: 'experiments.sweep.mortal:out_of_memory', options: {options}}}")
+    with pytest.raises(MemoryError):
+        perform_sweep(plan_sweep([greedy], tmp_path / "store"))
+
+
 def test_exit_codes() -> None:
     def code(*statuses: str) -> int:
         return exit_code([Outcome(status=status) for status in statuses])  # type: ignore[arg-type]
