@@ -164,6 +164,13 @@ def test_the_largest_utilities_are_clipped() -> None:
     assert utilities[18:] == pytest.approx([0.95, 1.0, 1.0])
 
 
+def test_a_loss_without_measure_ends_no_run() -> None:
+    # 100 samples x 1.7e308 is more than a float holds; the others have nothing beside it.
+    known = replace(oort_fleet(), losses={0: 1.7e308, 1: 2.0, 2: 0.5, 3: 4.0})
+    assert USEFUL.utilities([0, 1, 2, 3], known) == [1.0, 0.0, 0.0, 0.0]
+    assert USEFUL.choose([0, 1, 2, 3], 1, known) == [0]
+
+
 def test_places_go_to_the_useful() -> None:
     # The cut is 0.95 x the utility of the last place, here far above the next one's.
     for seed in range(20):
