@@ -199,6 +199,8 @@ def go_back(server: "Server", wrong: str) -> None:
     server.model, server.buffers, server.previous = good.model, good.buffers, good.previous
     server.buffer.clear()
     server.reports.clear()
+    server.own_metrics.clear()
+    server.memory.clear()  # less than a model had that is gone is no sign of saturation
     if wrong != "hold":  # where many are held in turn, the run diverges
         server.admission.outside.clear()
     recovery.events.append(

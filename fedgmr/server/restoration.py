@@ -44,6 +44,11 @@ class Memory:
     pause: int = 0  # checks at which nobody is watched
     last: dict[int, LastTask] = field(default_factory=dict)  # by client, where there is a retreat
 
+    def clear(self) -> None:
+        """Let all watchers begin again."""
+        for watcher in (self.server, *self.clients.values()):
+            watcher.clear()
+
 
 class Metrics(Protocol):
     """Validation metrics at a check, each measured when it is asked for; None where there is none."""
@@ -247,8 +252,7 @@ class Saturation(Restoration):
             return False
         memory.floor += 1
         memory.pause = self.patience
-        for watcher in (memory.server, *memory.clients.values()):
-            watcher.clear()
+        memory.clear()
         return True
 
 

@@ -14,8 +14,10 @@ from fedgmr.server import Server, ServerRules
 from fedgmr.server.admission import AdmissionRule, ReportRange
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.recovery import RecoveryRule
+from fedgmr.server.restoration import Saturation
 from fedgmr.server.state import restore_state, save_state
 from fedgmr.staleness import Constant
+from fedgmr.submodels.rankings import Magnitude
 from server.test_server import answer, server
 
 SHARE = ReportRange(lowest=0.0, highest=1.0)
@@ -71,6 +73,33 @@ def test_the_last_good_model_comes_back() -> None:
     assert recovered == {"event": "recovered", "tick": 6, "to": 2, "reason": "collapse", "clients": [0, 1, 2]}
     assert [task.client for task in at.tasks(range(3), 6.0)] == [0, 1]
     assert [good.tick for good in at.recovery.goods] == [6]
+
+
+@pytest.mark.parametrize("metric", ["sub_model", "own_update"])
+def test_a_recovery_is_no_saturation(metric: Any) -> None:
+    """Clients 0 to 2 hold one of two coordinates, at level 0; the metric is the larger coordinate."""
+    rules = replace(RULES, ladder=(0.5, 1.0), ranking=Magnitude(), restoration=Saturation(patience=1, metric=metric))
+    more = {"validate": lambda model, buffers: model.max().item(), "reports": SHARE}
+    at = server(rules, (0.1, 0.1), densities=[0.5, 0.5, 0.5, 1.0, 1.0], **more)
+
+    def tick(*values: float) -> None:
+        tasks = at.tasks(range(5), 0.0)
+        at.merge([answer(t, *[values[t.client]] * at.levels.sizes[t.level]) for t in tasks], 1.0)
+
+    for value in (0.5, 0.5, 0.9, 0.9):
+        tick(*[value] * 5)
+    assert [watcher.best for watcher in at.memory.clients.values()] == pytest.approx([0.9] * 3)
+    tick(0.9, 0.9, 0.9, 0.1, 0.1)
+    tick(0.6, 0.6, -0.4, -2.0, -2.0)
+    assert at.model.tolist() == [0.5, 0.5]
+    assert at.client_levels == [0, 0, 0, 1, 1], "less than 0.9 after a patience of one check, but of another model"
+    for _ in range(2):
+        tick(*[0.6] * 5)
+    assert at.client_levels == [0, 0, 0, 1, 1]
+    assert [watcher.best for watcher in at.memory.clients.values()] == pytest.approx([0.6] * 3)
+    for _ in range(2):
+        tick(*[0.6] * 5)
+    assert at.client_levels == [1] * 5, "0.6 again"
 
 
 def test_an_error_has_no_range_but_a_best_value() -> None:
