@@ -96,7 +96,7 @@ class Server:
         self.seconds_of = {client: p.seconds for client, p in enumerate(clients) if p.seconds is not None}
         self.losses: dict[int, float] = {}
         self.asked: dict[int, int] = {}
-        self.restored: set[int] = set()  # clients that restoration has moved
+        self.restored: dict[int, int] = {}  # by client: the level that restoration has moved it to
         self._unsettled: list[tuple[int, int, float | Tensor]] = []  # client, tick and loss of accepted updates
         self.lost: set[int] = set()  # clients whose last update on a device had diverged
         self._late: list[Verdict] = []  # on updates that were merged before
@@ -266,8 +266,7 @@ class Server:
     def _assign(self, client: int, level: int) -> None:
         """Give a client a level; what restoration has added, only a retreat takes back."""
         self.presets[client] = level
-        if client in self.restored:
-            level = max(level, self.client_levels[client])
+        level = max(level, self.restored.get(client, 0))
         if level != self.client_levels[client]:
             self.client_levels[client] = level
             self.memory.clients.pop(client, None)  # it watched another sub-model
@@ -316,8 +315,7 @@ class Server:
                 period=self.rules.coordination.period,
             )
             for client, level in rule.restore(check).items():
-                self.client_levels[client] = level
-                self.restored.add(client)
+                self.client_levels[client] = self.restored[client] = level
         if due:
             self.levels = self.rules.ranking.rank(self._ranking_inputs(self.levels, held))
             self.map_version += 1
