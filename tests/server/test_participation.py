@@ -12,6 +12,7 @@ from torch import nn
 from fedgmr.exchange import ClientProfile, ClientTask, News, Update
 from fedgmr.recipe import foreign_recipe, recipe_from
 from fedgmr.server import Server, ServerRules
+from fedgmr.server.coordination import Fastest
 from fedgmr.server.participation import ByData, FastestFirst, Known, Oort, Participation, Policy, RoundRobin
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
@@ -268,6 +269,17 @@ def test_the_server_notes_times_and_losses() -> None:
     assert at.losses == {0: 0.5, 1: 0.625, 2: 0.375}, "of client 2's second update the device is not asked yet"
     at.tasks([0], 1.0)
     assert at.losses[2] == 0.75
+    at.learn([News(client=1, seconds=0.0)])
+    assert 0 < at.seconds_of[1] < 1e-6, "utilities divide by it"
+
+
+def test_the_server_asks_the_fastest_in_every_tick() -> None:
+    at = server(RoundRobin(), clients=5, count=2)
+    at.rules = replace(at.rules, coordination=Fastest(clients=1))
+    for _ in range(4):
+        tasks = at.tasks(range(5), 0.0)
+        assert (tasks[0].client, len(tasks)) == (0, 2)
+        at.merge(answers(tasks, 0.5), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
