@@ -13,6 +13,8 @@ from typing import ClassVar, Literal, Protocol
 from fedgmr.server.retreat import LastTask, Retreat
 from fedgmr.submodels.levels import Ladder
 
+_RETREAT = {"help": "takes levels back from clients whose links have become too slow; none: never"}
+
 
 @dataclass(kw_only=True, eq=False)
 class Watcher:
@@ -173,9 +175,7 @@ class Saturation(Restoration):
             )
         },
     )
-    retreat: Retreat | None = field(
-        default=None, metadata={"help": "takes levels back from clients whose links have become too slow; none: never"}
-    )
+    retreat: Retreat | None = field(default=None, metadata=_RETREAT)
 
     def __post_init__(self) -> None:
         if self.patience < 1:
@@ -264,9 +264,7 @@ class FixedTime(Restoration):
     seconds: float | None = field(
         default=None, metadata={"above": 0, "help": "the time of which they are shares; `null`: the run's time budget"}
     )
-    retreat: Retreat | None = field(
-        default=None, metadata={"help": "takes levels back from clients whose links have become too slow; none: never"}
-    )
+    retreat: Retreat | None = field(default=None, metadata=_RETREAT)
 
     @property
     def by_budget(self) -> bool:

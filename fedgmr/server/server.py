@@ -157,7 +157,7 @@ class Server:
                 self._forget_task(verdict.client)
         fresh, held = self.rules.buffer.take(fresh, self.buffer, self.tick)
         self.previous = self.model
-        self.model, self.buffers = self.rules.aggregation.merge(self._inputs(self.tick, held, fresh, starts))
+        self.model, self.buffers = self.rules.aggregation.merge(self.inputs(self.tick, held, fresh, starts))
         for c in held:
             self.staleness[c.client] = self.tick - c.version
         self.tick += 1
@@ -178,7 +178,23 @@ class Server:
         held = [self.buffer[client] for client in sorted(self.buffer)]
         if not held:
             return None
-        return ZeroPadded().merge(self._inputs(self.tick - 1, held, [], {}))
+        return ZeroPadded().merge(self.inputs(self.tick - 1, held, [], {}))
+
+    def inputs(
+        self, tick: int, held: Sequence[Contribution], fresh: Sequence[Contribution], starts: Mapping[int, Tensor]
+    ) -> Merge:
+        """The inputs of a merge, with the weights of the one after `tick` others."""
+        return Merge(
+            model=self.model,
+            buffers=self.buffers,
+            fresh=fresh,
+            held=held,
+            starts=starts,
+            weights={c.client: self.weights.of(c, tick) for c in (*fresh, *held)},
+            clients=len(self.profiles),
+            fleet_weight=self.weights.fleet,
+            labels=self.labels,
+        )
 
     def settle(self) -> list[Verdict]:
         """Look at the losses that a device has kept, and wait for it; the verdicts on clients that have diverged.
@@ -283,25 +299,9 @@ class Server:
             more = int(min(update.report.samples, self.admission.reports.most(self.weights.counted[update.client])))
             self.reports[task.level] = (total + update.report.metric * more, samples + more)
 
-    def _inputs(
-        self, tick: int, held: Sequence[Contribution], fresh: Sequence[Contribution], starts: Mapping[int, Tensor]
-    ) -> Merge:
-        """The inputs of a merge, with the weights of the one after `tick` others."""
-        return Merge(
-            model=self.model,
-            buffers=self.buffers,
-            fresh=fresh,
-            held=held,
-            starts=starts,
-            weights={c.client: self.weights.of(c, tick) for c in (*fresh, *held)},
-            clients=len(self.profiles),
-            fleet_weight=self.weights.fleet,
-            labels=self.labels,
-        )
-
     def _restore_and_refresh(self, now: float) -> None:
         due = self.rules.ranking.due(self.tick, self.rules.interval)
-        held = frozenset(self.client_levels) if due else frozenset()
+        held = frozenset(self.client_levels)
         rule = self.rules.restoration
         if rule is not None and self.tick % self.rules.interval == 0:
             check = Check(

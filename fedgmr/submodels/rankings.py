@@ -246,7 +246,7 @@ def _parts(tensors: Sequence[TensorPlace]) -> list[Part]:
     """Where the tensors lie; ValueError where there is none."""
     if not tensors:
         raise ValueError(
-            "The model has no parameter that may be pruned, so it has no sub-models: name some in Task.prune, or choose "
-            "a method that trains whole models (fedavg, fedasync)."
+            "The model has no parameter that may be pruned, so it has no sub-models: name some in Task.prune, or "
+            "choose a method that trains whole models (fedavg, fedasync)."
         )
     return [(tensor.start, tensor.stop) for tensor in tensors]
