@@ -20,6 +20,8 @@ from fedgmr.server.sums import mean_of, total_of
 if TYPE_CHECKING:
     from fedgmr.server.label_aware import Labels
 
+_Over = Literal["buffer", "arrivals"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
@@ -35,12 +37,11 @@ class Merge:
     fleet_weight: Callable[[], float]  # Σ over all clients of the weight that each had at its last arrival
     labels: "Labels | None" = None  # who has which class; for label-aware averaging
 
-    def taken(self, over: "Over") -> Sequence[Contribution]:
+    def taken(self, over: _Over) -> Sequence[Contribution]:
         """The updates that a mean is over."""
         return self.held if over == "buffer" else self.fresh
 
 
-Over = Literal["buffer", "arrivals"]
 _OVER = {
     "help": (
         "the updates that are merged: all that are kept, or the `arrivals` since the last merge; the buffer is then "
@@ -63,7 +64,7 @@ class MaskAware:
     """MA over the buffered updates (the paper's BuffMaskFedAvg), or over the arrivals."""
 
     kind: ClassVar[str] = "mask_aware"
-    over: Over = field(default="buffer", metadata=_OVER)
+    over: _Over = field(default="buffer", metadata=_OVER)
     mix: bool = field(
         default=False,
         metadata={
@@ -95,7 +96,7 @@ class ZeroPadded:
     """FA over the buffered updates, or over the arrivals."""
 
     kind: ClassVar[str] = "zero_padded"
-    over: Over = field(default="buffer", metadata=_OVER)
+    over: _Over = field(default="buffer", metadata=_OVER)
 
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:
         """Mean over all clients whose updates are merged."""

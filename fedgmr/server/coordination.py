@@ -8,6 +8,11 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+_PERIOD = {
+    "above": 0,
+    "help": "virtual seconds; `null`: 1.10 x a noise-free synchronous round with IMS at the preset densities",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
@@ -67,13 +72,7 @@ class SemiAsynchronous(Coordination):
     """Merge every `period` seconds whatever has arrived."""
 
     kind: ClassVar[str] = "semi_asynchronous"
-    period: float | None = field(
-        default=None,
-        metadata={
-            "above": 0,
-            "help": "virtual seconds; `null`: 1.10 x a noise-free synchronous round with IMS at the preset densities",
-        },
-    )
+    period: float | None = field(default=None, metadata=_PERIOD)
 
     def wait(self, tick: int, in_flight: int) -> Wait:
         """Wait until the next multiple of the period."""
@@ -86,13 +85,7 @@ class Asynchronous(Coordination):
     """Merge at every arrival."""
 
     kind: ClassVar[str] = "asynchronous"
-    period: float | None = field(
-        default=None,
-        metadata={
-            "above": 0,
-            "help": "virtual seconds; `null`: 1.10 x a noise-free synchronous round with IMS at the preset densities",
-        },
-    )
+    period: float | None = field(default=None, metadata=_PERIOD)
 
     def wait(self, tick: int, in_flight: int) -> Wait:
         """Wait for one arrival, or for none where nobody works, so that the fleet looks for a client's return."""

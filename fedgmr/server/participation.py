@@ -32,9 +32,9 @@ class Known:
     losses: Mapping[int, float] = field(default_factory=dict)  # by client: mean training loss of its last update
     asked: Mapping[int, int] = field(default_factory=dict)  # by client: tick of its last task; the latest one last
 
-    def draws(self, purpose: str = "cohort") -> np.random.Generator:
+    def draws(self) -> np.random.Generator:
         """The random numbers of this tick."""
-        return generator(self.seed, purpose, self.tick)
+        return generator(self.seed, "cohort", self.tick)
 
     def counts(self, clients: Sequence[int]) -> list[float]:
         """The samples of these clients; one whose number is not known has the mean of the others."""
@@ -158,7 +158,9 @@ class Oort(Policy):
         for client, value in zip(clients, learned, strict=True):
             age = math.sqrt(_AGE * math.log(known.tick + 1) / (known.asked[client] + 1))
             slower = max(1.0, known.seconds.get(client, preferred) / preferred)
-            utilities.append((min(value, most) / most + age) * slower**-self.penalty)
+            # Of one that says its loss is 1e308 the product is infinite, and so the quantile may be.
+            learning = value / most if value < most else 1.0
+            utilities.append((learning + age) * slower**-self.penalty)
         return utilities
 
     def _useful(self, clients: Sequence[int], places: int, known: Known, draws: np.random.Generator) -> list[int]:

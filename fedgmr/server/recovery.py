@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from fedgmr.exchange import DIVERGED, Diverged, Update, Verdict
-from fedgmr.server.aggregation import MaskAware, Merge
+from fedgmr.server.aggregation import MaskAware
 
 if TYPE_CHECKING:
     from fedgmr.server.server import Server, Validate
 
-UNDONE = "undone"  # the verdict on an update of a task that was cut from a model that is gone
+_UNDONE = "undone"  # the verdict on an update of a task that was cut from a model that is gone
 _SPOILING = ("change", "non-finite")  # refusals of clients whose earlier updates may have been of that kind too
 _GOOD = 0.9  # share of what was learned that a good model has
 _KEPT = 2  # good models; the older one is gone back to, because the newer may be spoilt in part
@@ -149,14 +149,14 @@ class Recovery:
         gone = [update.client for update in updates if update.client in self.undone]
         self.undone.difference_update(gone)
         kept = [update for update in updates if update.client not in gone]
-        return kept, [Verdict(client=client, reason=UNDONE) for client in gone]
+        return kept, [Verdict(client=client, reason=_UNDONE) for client in gone]
 
 
 def watch(server: "Server", verdicts: Iterable[Verdict]) -> None:
     """After a merge: strike the clients that were refused, and go back if the model has collapsed."""
     recovery, wrong = server.recovery, ""
     for verdict in verdicts:
-        if not verdict.merged and verdict.reason not in (UNDONE, DIVERGED) and strike(server, verdict.client):
+        if not verdict.merged and verdict.reason not in (_UNDONE, DIVERGED) and strike(server, verdict.client):
             spoilt = verdict.reason in _SPOILING and verdict.client in recovery.suspects()
             wrong = wrong or ("hold" if spoilt else "")
     if server.admission.sign():
@@ -195,10 +195,11 @@ def go_back(server: "Server", wrong: str) -> None:
     recovery.length = _length(good.model)
     recovery.in_row += 1
     recovery.undone |= {client for client, task in server.dispatched.items() if task.version > good.tick}
-    recovery.entered.clear()
     server.model, server.buffers, server.previous = good.model, good.buffers, good.previous
     server.buffer.clear()
     server.reports.clear()
+    server.own_metrics.clear()
+    server.memory.clear()  # less than a model had that is gone is no sign of saturation
     if wrong != "hold":  # where many are held in turn, the run diverges
         server.admission.outside.clear()
     recovery.events.append(
@@ -228,17 +229,8 @@ def _to_blame(server: "Server", good: Good, suspects: Sequence[int]) -> int:
     if validate is not None and len(held) > 1 and math.isfinite(recovery.bound):
         metrics = {}
         for client in (c.client for c in held if c.client in suspects):
-            rest = [c for c in held if c.client != client]
-            merge = Merge(
-                model=good.model,
-                buffers=good.buffers,
-                fresh=[],
-                held=rest,
-                starts={},
-                weights={c.client: server.weights.of(c, server.tick) for c in rest},
-                clients=len(server.profiles),
-                fleet_weight=server.weights.fleet,
-            )
+            merge = server.inputs(server.tick, [c for c in held if c.client != client], [], {})
+            merge = replace(merge, model=good.model, buffers=good.buffers)
             metrics[client] = validate(*MaskAware().merge(merge))
         best = max(metrics, key=lambda client: metrics[client], default=-1)
         if best >= 0 and metrics[best] >= recovery.bound:

@@ -13,6 +13,8 @@ from typing import ClassVar, Literal, Protocol
 from fedgmr.server.retreat import LastTask, Retreat
 from fedgmr.submodels.levels import Ladder
 
+_RETREAT = {"help": "takes levels back from clients whose links have become too slow; none: never"}
+
 
 @dataclass(kw_only=True, eq=False)
 class Watcher:
@@ -43,6 +45,11 @@ class Memory:
     floor: int = -1  # the level below which it leaves nobody
     pause: int = 0  # checks at which nobody is watched
     last: dict[int, LastTask] = field(default_factory=dict)  # by client, where there is a retreat
+
+    def clear(self) -> None:
+        """Let all watchers begin again."""
+        for watcher in (self.server, *self.clients.values()):
+            watcher.clear()
 
 
 class Metrics(Protocol):
@@ -168,9 +175,7 @@ class Saturation(Restoration):
             )
         },
     )
-    retreat: Retreat | None = field(
-        default=None, metadata={"help": "takes levels back from clients whose links have become too slow; none: never"}
-    )
+    retreat: Retreat | None = field(default=None, metadata=_RETREAT)
 
     def __post_init__(self) -> None:
         if self.patience < 1:
@@ -247,8 +252,7 @@ class Saturation(Restoration):
             return False
         memory.floor += 1
         memory.pause = self.patience
-        for watcher in (memory.server, *memory.clients.values()):
-            watcher.clear()
+        memory.clear()
         return True
 
 
@@ -260,9 +264,7 @@ class FixedTime(Restoration):
     seconds: float | None = field(
         default=None, metadata={"above": 0, "help": "the time of which they are shares; `null`: the run's time budget"}
     )
-    retreat: Retreat | None = field(
-        default=None, metadata={"help": "takes levels back from clients whose links have become too slow; none: never"}
-    )
+    retreat: Retreat | None = field(default=None, metadata=_RETREAT)
 
     @property
     def by_budget(self) -> bool:

@@ -83,9 +83,9 @@ def step_back(server: "Server", client: int, seconds: float) -> None:
     last[client] = rule.retreat.noted(last.get(client), level=of_task, seconds=seconds, period=period)
     if last[client].slow < rule.retreat.tasks or level <= server.presets[client]:
         return
-    server.client_levels[client] = level - 1
+    server.client_levels[client] = server.restored[client] = level - 1
     last[client] = LastTask(level=of_task, seconds=seconds, slow=0)
     if client in server.memory.clients:
         server.memory.clients[client].clear()  # it watched another sub-model
     if level - 1 == server.presets[client]:
-        server.restored.discard(client)
+        del server.restored[client]

@@ -22,7 +22,7 @@ _STEP = 2**17  # coordinates at a time: the values of all clients lie side by si
 _CLOSE = 1e-6  # of the whole weight: sums of weights that differ by less are equal
 
 # (values [B, C] ascending, weights [B, C] in the same order and zero where a client holds nothing, holders [B]) -> [B]
-Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+_Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class ClippedMean(MaskAware):
         return super().merge(replace(merge, held=clipped, fresh=clipped))
 
 
-def _merged(rule: MaskAware, merge: Merge, combine: Rule) -> tuple[Tensor, Tensor]:
+def _merged(rule: MaskAware, merge: Merge, combine: _Rule) -> tuple[Tensor, Tensor]:
     """Model and buffers, each coordinate combined from its holders; one without holders stays."""
     taken = [c for c in merge.taken(rule.over) if merge.weights[c.client] > 0]
     if not taken:
@@ -130,7 +130,7 @@ def _reaching(buffers: Tensor, size: int) -> tuple[Tensor, Tensor]:
     return torch.cat([buffers, buffers.new_zeros(size - len(buffers))]), held
 
 
-def _combined(columns: Sequence[tuple[Tensor, Tensor]], weights: Tensor, rest: Tensor, combine: Rule) -> Tensor:
+def _combined(columns: Sequence[tuple[Tensor, Tensor]], weights: Tensor, rest: Tensor, combine: _Rule) -> Tensor:
     """[B]: combined values where anybody holds the coordinate, `rest` elsewhere."""
     values = torch.stack([column for column, _ in columns], 1)
     held = torch.stack([held for _, held in columns], 1)

@@ -96,7 +96,7 @@ class Server:
         self.seconds_of = {client: p.seconds for client, p in enumerate(clients) if p.seconds is not None}
         self.losses: dict[int, float] = {}
         self.asked: dict[int, int] = {}
-        self.restored: set[int] = set()  # clients that restoration has moved
+        self.restored: dict[int, int] = {}  # by client: the level that restoration has moved it to
         self._unsettled: list[tuple[int, int, float | Tensor]] = []  # client, tick and loss of accepted updates
         self.lost: set[int] = set()  # clients whose last update on a device had diverged
         self._late: list[Verdict] = []  # on updates that were merged before
@@ -157,7 +157,7 @@ class Server:
                 self._forget_task(verdict.client)
         fresh, held = self.rules.buffer.take(fresh, self.buffer, self.tick)
         self.previous = self.model
-        self.model, self.buffers = self.rules.aggregation.merge(self._inputs(self.tick, held, fresh, starts))
+        self.model, self.buffers = self.rules.aggregation.merge(self.inputs(self.tick, held, fresh, starts))
         for c in held:
             self.staleness[c.client] = self.tick - c.version
         self.tick += 1
@@ -178,7 +178,23 @@ class Server:
         held = [self.buffer[client] for client in sorted(self.buffer)]
         if not held:
             return None
-        return ZeroPadded().merge(self._inputs(self.tick - 1, held, [], {}))
+        return ZeroPadded().merge(self.inputs(self.tick - 1, held, [], {}))
+
+    def inputs(
+        self, tick: int, held: Sequence[Contribution], fresh: Sequence[Contribution], starts: Mapping[int, Tensor]
+    ) -> Merge:
+        """The inputs of a merge, with the weights of the one after `tick` others."""
+        return Merge(
+            model=self.model,
+            buffers=self.buffers,
+            fresh=fresh,
+            held=held,
+            starts=starts,
+            weights={c.client: self.weights.of(c, tick) for c in (*fresh, *held)},
+            clients=len(self.profiles),
+            fleet_weight=self.weights.fleet,
+            labels=self.labels,
+        )
 
     def settle(self) -> list[Verdict]:
         """Look at the losses that a device has kept, and wait for it; the verdicts on clients that have diverged.
@@ -266,8 +282,7 @@ class Server:
     def _assign(self, client: int, level: int) -> None:
         """Give a client a level; what restoration has added, only a retreat takes back."""
         self.presets[client] = level
-        if client in self.restored:
-            level = max(level, self.client_levels[client])
+        level = max(level, self.restored.get(client, 0))
         if level != self.client_levels[client]:
             self.client_levels[client] = level
             self.memory.clients.pop(client, None)  # it watched another sub-model
@@ -284,25 +299,9 @@ class Server:
             more = int(min(update.report.samples, self.admission.reports.most(self.weights.counted[update.client])))
             self.reports[task.level] = (total + update.report.metric * more, samples + more)
 
-    def _inputs(
-        self, tick: int, held: Sequence[Contribution], fresh: Sequence[Contribution], starts: Mapping[int, Tensor]
-    ) -> Merge:
-        """The inputs of a merge, with the weights of the one after `tick` others."""
-        return Merge(
-            model=self.model,
-            buffers=self.buffers,
-            fresh=fresh,
-            held=held,
-            starts=starts,
-            weights={c.client: self.weights.of(c, tick) for c in (*fresh, *held)},
-            clients=len(self.profiles),
-            fleet_weight=self.weights.fleet,
-            labels=self.labels,
-        )
-
     def _restore_and_refresh(self, now: float) -> None:
         due = self.rules.ranking.due(self.tick, self.rules.interval)
-        held = frozenset(self.client_levels) if due else frozenset()
+        held = frozenset(self.client_levels)
         rule = self.rules.restoration
         if rule is not None and self.tick % self.rules.interval == 0:
             check = Check(
@@ -316,8 +315,7 @@ class Server:
                 period=self.rules.coordination.period,
             )
             for client, level in rule.restore(check).items():
-                self.client_levels[client] = level
-                self.restored.add(client)
+                self.client_levels[client] = self.restored[client] = level
         if due:
             self.levels = self.rules.ranking.rank(self._ranking_inputs(self.levels, held))
             self.map_version += 1

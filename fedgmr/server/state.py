@@ -70,7 +70,7 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "seconds_of": sorted(server.seconds_of.items()),
         "losses": sorted(server.losses.items()),
         "asked": list(server.asked.items()),
-        "restored": sorted(server.restored),
+        "restored": sorted(server.restored.items()),
         "lost": sorted(server.lost),
         "changes": sorted(server.admission.changes.items()),
         "outside": sorted(server.admission.outside),
@@ -102,7 +102,10 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
     server.reports = {level: (total, n) for level, total, n in data["reports"]}
     server.seconds_of = dict(data.get("seconds_of", server.seconds_of))
     server.losses, server.asked = dict(data.get("losses", ())), dict(data.get("asked", ()))
-    server.restored, server.lost = set(data.get("restored", ())), set(data.get("lost", ()))
+    server.lost = set(data.get("lost", ()))
+    server.restored = dict(  # older files have the clients alone
+        (row, server.client_levels[row]) if isinstance(row, int) else row for row in data.get("restored", ())
+    )
     server.admission.changes = dict(data.get("changes", ()))
     server.admission.outside = set(data.get("outside", ()))
     if "recovery" in data:  # files of earlier releases have none

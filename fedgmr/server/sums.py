@@ -20,8 +20,7 @@ from fedgmr.submodels.levels import LevelMap
 
 _SPARSE = 0.4  # share of the coordinates below which adding them one by one beats a pass over all
 
-
-Weights = Mapping[int, float]  # by client
+_Weights = Mapping[int, float]  # by client
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,24 +35,24 @@ class _Group:
         """The number of coordinates, in level order, that the group covers."""
         return len(self.members[0].values)
 
-    def steps(self, weights: Weights) -> list[tuple[int, float]]:
+    def steps(self, weights: _Weights) -> list[tuple[int, float]]:
         """(level, Σ weight of the members at this level)."""
         tops = dict.fromkeys(c.level for c in self.members)
         return [(top, math.fsum(weights[c.client] for c in self.members if c.level == top)) for top in tops]
 
-    def table(self, weights: Weights) -> list[float]:
+    def table(self, weights: _Weights) -> list[float]:
         """Σ weight by level; the last entry is for coordinates of no sub-model."""
         held = [(c.level, weights[c.client]) for c in self.members]
         return [math.fsum(w for top, w in held if top >= level) for level in range(len(self.levels.ladder))] + [0.0]
 
 
-def total_of(contributions: Sequence[Contribution], weights: Weights, model: Tensor) -> Tensor:
+def total_of(contributions: Sequence[Contribution], weights: _Weights, model: Tensor) -> Tensor:
     """Float [N]: Σ weight·value, a coordinate that a client does not hold counting as zero."""
     fused = fused_sums.add_up(contributions, weights, model, mean=False)
     return fused if fused is not None else _total(*_grouped(contributions, weights), weights, model)
 
 
-def mean_of(contributions: Sequence[Contribution], weights: Weights, model: Tensor) -> Tensor:
+def mean_of(contributions: Sequence[Contribution], weights: _Weights, model: Tensor) -> Tensor:
     """Float [N]: the weighted mean over the clients that hold each coordinate; `model` where nobody does."""
     fused = fused_sums.add_up(contributions, weights, model, mean=True)
     if fused is not None:
@@ -77,7 +76,7 @@ def mean_of(contributions: Sequence[Contribution], weights: Weights, model: Tens
     return total
 
 
-def _grouped(contributions: Sequence[Contribution], weights: Weights) -> tuple[list[Contribution], list[_Group]]:
+def _grouped(contributions: Sequence[Contribution], weights: _Weights) -> tuple[list[Contribution], list[_Group]]:
     """(whole models in natural order, the others by level map); a weight of zero covers nothing."""
     whole: list[Contribution] = []
     by_map: dict[int, tuple[LevelMap, list[Contribution]]] = {}
@@ -95,14 +94,14 @@ def _grouped(contributions: Sequence[Contribution], weights: Weights) -> tuple[l
     return whole, groups
 
 
-def _add_up(members: Sequence[Contribution], weights: Weights, out: Tensor) -> Tensor:
+def _add_up(members: Sequence[Contribution], weights: _Weights, out: Tensor) -> Tensor:
     """Σ weight·values into `out`; the first reaches to its end, none of the others further than the one before."""
     for block in blocks(len(out), out.device):
         _add_up_block(members, weights, out, block)
     return out
 
 
-def _add_up_block(members: Sequence[Contribution], weights: Weights, out: Tensor, block: slice) -> None:
+def _add_up_block(members: Sequence[Contribution], weights: _Weights, out: Tensor, block: slice) -> None:
     torch.mul(members[0].values[block].to(out.dtype), weights[members[0].client], out=out[block])
     for c in members[1:]:
         part = c.values[block]
@@ -111,7 +110,7 @@ def _add_up_block(members: Sequence[Contribution], weights: Weights, out: Tensor
         out[block.start : block.start + len(part)].add_(part, alpha=weights[c.client])
 
 
-def _mean_of_one_map(group: _Group, weights: Weights, model: Tensor) -> Tensor:
+def _mean_of_one_map(group: _Group, weights: _Weights, model: Tensor) -> Tensor:
     """The mean in level order, where a level's weight is one number; then once into natural order."""
     levels, reach = group.levels, group.reach
     ordered = model.new_empty(reach)
@@ -124,7 +123,7 @@ def _mean_of_one_map(group: _Group, weights: Weights, model: Tensor) -> Tensor:
     return levels.spread(ordered, model)
 
 
-def _total(whole: Sequence[Contribution], groups: Sequence[_Group], weights: Weights, model: Tensor) -> Tensor:
+def _total(whole: Sequence[Contribution], groups: Sequence[_Group], weights: _Weights, model: Tensor) -> Tensor:
     total = _add_up(whole, weights, torch.empty_like(model)) if whole else None
     # One piece of memory for all: taking a fresh one each time costs more than filling it.
     ordered = torch.empty_like(model) if groups else model
@@ -154,7 +153,7 @@ def _total(whole: Sequence[Contribution], groups: Sequence[_Group], weights: Wei
 class _Weight:
     """Σ weight at each coordinate, block by block."""
 
-    def __init__(self, groups: Sequence[_Group], weights: Weights, everywhere: float, model: Tensor) -> None:
+    def __init__(self, groups: Sequence[_Group], weights: _Weights, everywhere: float, model: Tensor) -> None:
         """`everywhere` is the weight of the whole models."""
         steps = [(group.levels, *step) for group in groups for step in group.steps(weights)]
         self._steps = [(levels.levels, top, weight) for levels, top, weight in steps if not levels.whole(top)]

@@ -20,6 +20,7 @@ from fedgmr.submodels.blocks import positions
 from fedgmr.submodels.layout import Layout, TensorPlace
 from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
 from fedgmr.submodels.selection import Selection
+from fedgmr.submodels.sorting import Part
 
 if TYPE_CHECKING:
     from fedgmr.submodels.channels.plan import ChannelPlan
@@ -100,10 +101,11 @@ class _Unstructured:
     def rank(self, inputs: RankingInputs) -> LevelMap:
         """The level map for these inputs."""
         scores = self._scores(inputs)
+        if self.refresh == "grow_only" and inputs.current is not None:
+            # After a recovery to the first model there may be nothing to score by.
+            return inputs.current if scores is None else self._grown(scores, inputs, inputs.current)
         if scores is None:
             return within_tensors(inputs, inputs.layout.prunable, self.floor)
-        if self.refresh == "grow_only" and inputs.current is not None:
-            return self._grown(scores, inputs, inputs.current)
         return across_tensors(scores, inputs, inputs.layout.prunable, self.floor)
 
     def due(self, tick: int, interval: int) -> bool:
@@ -210,7 +212,7 @@ def within_tensors(inputs: RankingInputs, tensors: Sequence[TensorPlace], floor:
         wanted = left if tensor is by_size[-1] else kept_counts(ladder, tensor.size)
         ends[tensor.start] = [min(tensor.size, max(least, n)) for n in accumulate(wanted, max)]
         left = [total - n for total, n in zip(left, ends[tensor.start], strict=True)]
-    parts = [(tensor.start, tensor.stop) for tensor in tensors]
+    parts = _parts(tensors)
     counts = [ends[tensor.start] for tensor in tensors]
     outside = inputs.layout.size - sum(tensor.size for tensor in tensors)
     levels = Selection([inputs.model.abs()]).cut_within(parts, counts)
@@ -223,7 +225,7 @@ def across_tensors(scores: Tensor, inputs: RankingInputs, tensors: Sequence[Tens
     ranked = sum(tensor.size for tensor in tensors)
     kept, outside = kept_counts(ladder, ranked), inputs.layout.size - ranked
     floors = [tensor.floor_count(floor) for tensor in tensors]
-    parts = [(tensor.start, tensor.stop) for tensor in tensors]
+    parts = _parts(tensors)
     if sum(floors) > kept[0]:  # the floors compete with each other, by magnitude
         always = torch.ones(len(scores), dtype=torch.bool, device=scores.device)
         for start, stop in parts:
@@ -235,7 +237,16 @@ def across_tensors(scores: Tensor, inputs: RankingInputs, tensors: Sequence[Tens
 
 def _lifted(scores: Tensor, inputs: RankingInputs, tensors: Sequence[TensorPlace], floor: float) -> Tensor:
     """Scores in which the floor of each of these tensors, and everything else, outranks the rest of them."""
-    parts = [(tensor.start, tensor.stop) for tensor in tensors]
     floors = [[tensor.floor_count(floor)] for tensor in tensors]
-    first = Selection([scores, inputs.model.abs()]).cut_within(parts, floors)
+    first = Selection([scores, inputs.model.abs()]).cut_within(_parts(tensors), floors)
     return scores.index_fill(0, positions(first, 0), torch.inf)
+
+
+def _parts(tensors: Sequence[TensorPlace]) -> list[Part]:
+    """Where the tensors lie; ValueError where there is none."""
+    if not tensors:
+        raise ValueError(
+            "The model has no parameter that may be pruned, so it has no sub-models: name some in Task.prune, or "
+            "choose a method that trains whole models (fedavg, fedasync)."
+        )
+    return [(tensor.start, tensor.stop) for tensor in tensors]

@@ -88,10 +88,15 @@ def test_a_level_from_outside_moves_a_client_both_ways_until_restoration_has_mov
     for now in (1.0, 2.0):  # a constant metric saturates at the second check
         server.merge([], now=now)
     assert server.client_levels == [4, 1, 2]
-    assert server.restored == {0, 1, 2}
+    assert server.restored == {0: 4, 1: 1, 2: 2}
     server.learn([News(client=0, level=2)])
     server.learn([News(client=1, level=3)])
     assert server.client_levels == [4, 3, 2]
+    server.learn([News(client=1, level=2)])
+    server.learn([News(client=2, level=0)])
+    assert server.client_levels == [4, 2, 2], "a link has given what is above that, and takes it back"
+    server.learn([News(client=1, level=0)])
+    assert server.client_levels == [4, 1, 2]
 
 
 @pytest.mark.parametrize("level", [1, 2])

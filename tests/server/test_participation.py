@@ -12,6 +12,7 @@ from torch import nn
 from fedgmr.exchange import ClientProfile, ClientTask, News, Update
 from fedgmr.recipe import foreign_recipe, recipe_from
 from fedgmr.server import Server, ServerRules
+from fedgmr.server.coordination import Fastest
 from fedgmr.server.participation import ByData, FastestFirst, Known, Oort, Participation, Policy, RoundRobin
 from fedgmr.settings.refusals import SettingError
 from fedgmr.settings.schema import plain
@@ -164,6 +165,13 @@ def test_the_largest_utilities_are_clipped() -> None:
     assert utilities[18:] == pytest.approx([0.95, 1.0, 1.0])
 
 
+def test_a_loss_without_measure_ends_no_run() -> None:
+    # 100 samples x 1.7e308 is more than a float holds; the others have nothing beside it.
+    known = replace(oort_fleet(), losses={0: 1.7e308, 1: 2.0, 2: 0.5, 3: 4.0})
+    assert USEFUL.utilities([0, 1, 2, 3], known) == [1.0, 0.0, 0.0, 0.0]
+    assert USEFUL.choose([0, 1, 2, 3], 1, known) == [0]
+
+
 def test_places_go_to_the_useful() -> None:
     # The cut is 0.95 x the utility of the last place, here far above the next one's.
     for seed in range(20):
@@ -261,6 +269,17 @@ def test_the_server_notes_times_and_losses() -> None:
     assert at.losses == {0: 0.5, 1: 0.625, 2: 0.375}, "of client 2's second update the device is not asked yet"
     at.tasks([0], 1.0)
     assert at.losses[2] == 0.75
+    at.learn([News(client=1, seconds=0.0)])
+    assert 0 < at.seconds_of[1] < 1e-6, "utilities divide by it"
+
+
+def test_the_server_asks_the_fastest_in_every_tick() -> None:
+    at = server(RoundRobin(), clients=5, count=2)
+    at.rules = replace(at.rules, coordination=Fastest(clients=1))
+    for _ in range(4):
+        tasks = at.tasks(range(5), 0.0)
+        assert (tasks[0].client, len(tasks)) == (0, 2)
+        at.merge(answers(tasks, 0.5), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

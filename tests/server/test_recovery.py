@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from fedgmr.exchange import Diverged, News, Verdict
+from fedgmr.exchange import Diverged, News, Report, Verdict
 from fedgmr.server import Server, ServerRules
 from fedgmr.server.admission import AdmissionRule, ReportRange
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.recovery import RecoveryRule
+from fedgmr.server.restoration import Saturation
 from fedgmr.server.state import restore_state, save_state
 from fedgmr.staleness import Constant
+from fedgmr.submodels.rankings import Magnitude
 from server.test_server import answer, server
 
 SHARE = ReportRange(lowest=0.0, highest=1.0)
@@ -73,6 +75,33 @@ def test_the_last_good_model_comes_back() -> None:
     assert [good.tick for good in at.recovery.goods] == [6]
 
 
+@pytest.mark.parametrize("metric", ["sub_model", "own_update"])
+def test_a_recovery_is_no_saturation(metric: Any) -> None:
+    """Clients 0 to 2 hold one of two coordinates, at level 0; the metric is the larger coordinate."""
+    rules = replace(RULES, ladder=(0.5, 1.0), ranking=Magnitude(), restoration=Saturation(patience=1, metric=metric))
+    more = {"validate": lambda model, buffers: model.max().item(), "reports": SHARE}
+    at = server(rules, (0.1, 0.1), densities=[0.5, 0.5, 0.5, 1.0, 1.0], **more)
+
+    def tick(*values: float) -> None:
+        tasks = at.tasks(range(5), 0.0)
+        at.merge([answer(t, *[values[t.client]] * at.levels.sizes[t.level]) for t in tasks], 1.0)
+
+    for value in (0.5, 0.5, 0.9, 0.9):
+        tick(*[value] * 5)
+    assert [watcher.best for watcher in at.memory.clients.values()] == pytest.approx([0.9] * 3)
+    tick(0.9, 0.9, 0.9, 0.1, 0.1)
+    tick(0.6, 0.6, -0.4, -2.0, -2.0)
+    assert at.model.tolist() == [0.5, 0.5]
+    assert at.client_levels == [0, 0, 0, 1, 1], "less than 0.9 after a patience of one check, but of another model"
+    for _ in range(2):
+        tick(*[0.6] * 5)
+    assert at.client_levels == [0, 0, 0, 1, 1]
+    assert [watcher.best for watcher in at.memory.clients.values()] == pytest.approx([0.6] * 3)
+    for _ in range(2):
+        tick(*[0.6] * 5)
+    assert at.client_levels == [1] * 5, "0.6 again"
+
+
 def test_an_error_has_no_range_but_a_best_value() -> None:
     """Of the first error, 10, at least a quarter must be learned; then three quarters of it may be lost again."""
     at = shown(start=-10.0, reports=ReportRange(highest=0.0))
@@ -114,14 +143,19 @@ def test_where_nothing_is_known_to_be_lost_nothing_comes_back(
 
 def test_what_was_cut_from_a_model_that_is_gone_is_undone() -> None:
     at = shown(clients=5)
-    (early,) = at.tasks([3], 0.0)
-    taught(at)
+    for value in (0.5, 0.5):
+        tick(at, value, value, value, value)
+    (early,) = at.tasks([3], 0.0)  # of the model of tick 2, which comes back
+    for value in (0.9, 0.9):
+        tick(at, value, value, value)
     (late,) = at.tasks([4], 4.0)
-    collapse(at)
+    tick(at, 0.9, 0.9, 0.1)
+    tick(at, 0.3, 0.3, -0.3)  # with the 0.5 that is kept of client 3 a mean of 0.2
+    assert at.recovery.events[-1]["clients"] == [0, 1, 2], "what client 3 has sent is in the model that comes back"
     assert at.recovery.undone == {4}
     verdicts = at.merge([answer(early, 0.7), answer(late, 0.2)], 7.0)
     assert verdicts == [Verdict(client=4, reason="undone")]
-    assert at.updates[3:] == [1, 0]
+    assert at.updates[3:] == [3, 0]
     assert at.holds.strikes == {}, "nobody's fault"
     assert at.batches[4] == 0, "its next task has the same mini-batches"
     (again,) = at.tasks([4], 7.0)
@@ -158,6 +192,48 @@ def test_weights_that_leave_their_scale() -> None:
     assert [event["event"] for event in at.recovery.events] == ["held", "recovered"]
     assert at.recovery.events[0]["client"] == 2, "nothing can be measured; its change is the largest"
     assert at.recovery.events[1]["reason"] == "scale"
+
+
+def test_the_scale_is_that_of_the_last_look() -> None:
+    rules = replace(RULES, admission=AdmissionRule(beyond="accept"), buffer=BufferRule(keep=False))
+    at = shown(rules, start=2.0, validate=None)
+    for value in (100.0, 5000.0, 200000.0):  # 50, 50 and 40 times as long
+        tick(at, value)
+        tick(at, value)
+    assert at.model.item() == 200000.0
+    assert at.recovery.events == []
+    for _ in range(2):
+        (task,) = at.tasks([1], 0.0)
+        at.merge([answer(task, 1e8, report=Report(metric=0.5, samples=3))], 0.0)  # 500 times
+    assert (at.model.item(), at.reports) == (5000.0, {})
+    for _ in range(2):
+        (task,) = at.tasks([2], 0.0)
+        at.merge([answer(task, 6e5)], 0.0)  # 3 times the last look, but 120 times what has come back
+    assert at.model.item() == 5000.0
+
+
+def test_a_client_that_waits_already_is_not_held_again() -> None:
+    at = taught(shown(replace(RULES, admission=AdmissionRule(strikes=1))))
+    tick(at, 0.9, 0.9, -0.05)  # a change of 0.95 at a rate of 1/5; at the next tick 0.68 at 1/6, and a refusal
+    tick(at, -0.1, -0.1, 1e6)
+    assert at.model.item() == 0.5
+    assert [event["event"] for event in at.recovery.events] == ["held", "recovered"]
+    assert at.holds.until == {2: 16}, "ten ticks, not forty more"
+
+
+def test_recoveries_of_a_model_that_has_learned_little_are_in_a_row() -> None:
+    at = shown(replace(RULES, recovery=RecoveryRule(times=1), admission=AdmissionRule(pause=1)), clients=4)
+
+    def all_answer(*values: float) -> None:
+        at.merge([answer(task, values[task.client]) for task in at.tasks(range(4), 0.0)], 0.0)
+
+    all_answer(*[0.1] * 4)
+    all_answer(1e6, 1e6, 1e6, 0.1)
+    for _ in range(3):
+        all_answer(*[0.2] * 4)
+    assert at.recovery.in_row == 1, "a tenth of the range is too little to tell"
+    with pytest.raises(Diverged):
+        all_answer(1e6, 1e6, 1e6, 0.2)
 
 
 def test_what_a_client_did_before_it_was_put_on_hold_is_undone() -> None:

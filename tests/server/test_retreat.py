@@ -91,11 +91,11 @@ def test_a_client_moves_down_level_by_level_and_never_below_its_preset() -> None
     server = make_server()
     assert server.levels.sizes == SIZES
     assert check(server, times=4) == [3, 3]
-    assert server.restored == {0, 1}
+    assert server.restored == {0: 3, 1: 3}
     # The count begins again after every move; 10 s is not too slow.
     assert took(server, 11.0, 11.0, 11.0, 10.0, 11.0, 99.0, 11.0, 11.0, 11.0) == [3, 2, 2, 2, 2, 1, 1, 1, 1]
     assert server.client_levels == [1, 3]
-    assert server.restored == {1}, "nothing of what restoration had added is left to client 0"
+    assert server.restored == {1: 3}, "nothing of what restoration had added is left to client 0"
 
 
 def test_the_watcher_of_a_client_that_moved_down_begins_again() -> None:

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap, kept_counts
-from fedgmr.submodels.rankings import FullModel, Magnitude, Random, RankingInputs, Taylor
+from fedgmr.submodels.rankings import FullModel, Magnitude, Random, Ranking, RankingInputs, Taylor
+from fedgmr.submodels.threshold import Threshold
 from fedgmr.tasks.models.vgg11 import HEAD, VGG11
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
@@ -166,6 +167,30 @@ def test_grow_only_may_bring_in_coordinates_of_no_sub_model() -> None:
     assert grown.levels.tolist() == [0, 0, 2, 2, 2, 2, 1, 1]
     held = ranking.rank(replace(at, current=current, held=frozenset({0, 1})))
     assert held.levels.tolist() == current.levels.tolist()
+
+
+def test_grow_only_without_scores_keeps_the_map() -> None:
+    # As after a recovery to the first model, which has no model before it.
+    current = LevelMap(torch.tensor([0, 0, 1, 1, 2, 2, 3, 3], dtype=torch.uint8), QUARTERS)
+    at = replace(inputs(layout_of(8), torch.arange(8.0)), current=current, held=frozenset({0, 1}))
+    for kind in (Taylor, Magnitude):
+        assert kind(refresh="grow_only").rank(at).levels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert kind().rank(at).levels.tolist() == [3, 3, 2, 2, 1, 1, 0, 0]
+
+
+class OwnLayer(nn.Module):
+    """A layer that nobody knows as one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 3))
+
+
+@pytest.mark.parametrize("ranking", [Taylor(), Magnitude(), Random(), Threshold(scope="layerwise", ranks="prunable")])
+def test_a_model_without_prunable_parameters_has_no_sub_models(ranking: Ranking) -> None:
+    with pytest.raises(ValueError, match=r"no parameter that may be pruned.*name some in Task.prune, or"):
+        ranking.rank(inputs(Layout.of(OwnLayer()), torch.zeros(12)))
+    assert ranking.rank(inputs(Layout.of(OwnLayer(), prune=["weight"]), torch.zeros(12))).sizes == (3, 6, 9, 12)
 
 
 def test_random_belongs_to_seed_and_tick() -> None:

@@ -20,7 +20,7 @@ _CREATES = frozenset(("zeros", "ones", "empty", "full", "rand", "randn"))
 _RESHAPES = _CREATES | {"view", "reshape", "expand", "new_zeros", "new_ones", "new_empty", "new_full"}
 _SPLITS = frozenset(("split", "split_with_sizes", "chunk", "tensor_split"))
 _NORMS = frozenset(("layer_norm", "rms_norm"))
-SIZED = _RESHAPES | _SPLITS | _NORMS | {"unflatten", "narrow", "__getitem__"}
+_SIZED = _RESHAPES | _SPLITS | _NORMS | {"unflatten", "narrow", "__getitem__"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +54,7 @@ class Resizing(TorchFunctionMode):
     def __init__(self, calls: Sequence[Call], kept: Tensor) -> None:
         super().__init__()
         self.at = 0
-        self.calls = [call for call in calls if call.name in SIZED]
+        self.calls = [call for call in calls if call.name in _SIZED]
         # By call, tensor and dimension: how many of its first indices are kept, from 0 of none to all.
         self.inputs = [[[_counts(axis, kept) for axis in axes] for axes in call.inputs] for call in self.calls]
         self.outputs = [[[_counts(axis, kept) for axis in axes] for axes in call.outputs] for call in self.calls]
@@ -62,7 +62,7 @@ class Resizing(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Make a call, with the kept sizes where it names sizes."""
         kwargs, name = kwargs or {}, _name(func)
-        if name not in SIZED:
+        if name not in _SIZED:
             return func(*args, **kwargs)
         if self.at == len(self.calls) or self.calls[self.at].name != name:
             raise ValueError(

@@ -1,6 +1,6 @@
-"""Follows the channels of a model by one forward pass, and tries the result: a model of half the width must compute.
+"""Follows the channels of a model by one forward pass, and tries the result: models of half the width must compute.
 
-Where it cannot, because the forward pass names a size that nothing here can change, the channels that the call meets
+Where they cannot, because the forward pass names a size that nothing here can change, the channels that the call meets
 keep their full width. Read next: `operations.py`, how the pass is followed; `plan.py`, what becomes of it.
 """
 
@@ -25,6 +25,7 @@ from fedgmr.submodels.channels.operations import Following
 from fedgmr.submodels.channels.plan import ChannelPlan, Findings, Seen
 from fedgmr.submodels.channels.slicing import LAST_NORMS, NORMS, slice_module
 from fedgmr.submodels.inputs import Inputs, each, outputs_of
+from fedgmr.submodels.widths import kept_channels
 
 
 def follow_channels(model: nn.Module, inputs: Inputs) -> ChannelPlan:
@@ -55,15 +56,19 @@ def follow_channels(model: nn.Module, inputs: Inputs) -> ChannelPlan:
 
 def _failed_call(model: nn.Module, plan: ChannelPlan, calls: Sequence[Call], inputs: Inputs) -> int | None:
     """The number of the call at which a half as wide module fails; None if it computes what it should."""
-    halves = [torch.arange(group.size) < max(group.multiple, group.size // 2) for group in plan.groups]
-    kept = torch.cat([*halves, torch.ones(1, dtype=torch.bool)])
-    checking = Checking(calls, kept)
-    small = slice_module(model, plan, kept)
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), checking:
-            outputs_of(small, inputs)
-    except Exception:
-        return min(checking.at, len(calls) - 1)
+    first = [torch.zeros(group.size, dtype=torch.bool) for group in plan.groups]
+    for mask, group in zip(first, plan.groups, strict=True):
+        mask[kept_channels(group, 0.5, 0)] = True
+    # A slice at a fixed place may be right for the first channels, and wrong for a window that has rolled on.
+    for halves in first, [mask.flip(0) for mask in first]:
+        kept = torch.cat([*halves, torch.ones(1, dtype=torch.bool)])
+        checking = Checking(calls, kept)
+        small = slice_module(model, plan, kept)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), checking:
+                outputs_of(small, inputs)
+        except Exception:
+            return min(checking.at, len(calls) - 1)
     return None
 
 

@@ -23,7 +23,7 @@ def _words(text: str) -> frozenset[str]:
 _SAME = _words("hardswish clone detach alias _to_copy lift_fresh lift_fresh_copy native_dropout bernoulli copy_")
 _MOVES = _words(
     """view _unsafe_view _reshape_alias expand slice select narrow cat stack split split_with_sizes unsafe_split
-    unsafe_split_with_sizes unsafe_chunk unbind unsqueeze squeeze flip roll repeat unfold constant_pad_nd diagonal"""
+    unsafe_split_with_sizes unsafe_chunk unbind unsqueeze squeeze flip repeat unfold constant_pad_nd diagonal"""
 )
 _SPACE = ("max_pool", "avg_pool", "adaptive_", "_adaptive_", "upsample_", "_upsample_", "reflection_pad", "replication")
 _FILLED = _words("zeros ones full empty rand randn new_zeros new_ones new_full new_empty")

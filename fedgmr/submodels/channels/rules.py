@@ -182,12 +182,21 @@ def _indexed(notes: Notes, given: dict[str, Any], out: list[Tensor]) -> list[Dim
     return [(*dims[:front], *none(middle), *behind)]
 
 
+def _rolled(notes: Notes, given: dict[str, Any], out: list[Tensor]) -> list[Dims]:
+    """Fewer channels would wrap round elsewhere; along other dimensions all stay in their places."""
+    dims = notes.dims(given["self"])
+    for dim in given.get("dims") or range(len(dims)):
+        notes.keep_whole("roll runs over its channels", dims[dim])
+    return [dims]
+
+
 RULES: dict[str, Callable[[Notes, dict[str, Any], list[Tensor]], list[Dims]]] = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv"), _product),
     **dict.fromkeys(("t", "transpose", "permute"), _turned),
     "convolution": _convolved,
     "embedding": _embedded,
     "index": _indexed,
+    "roll": _rolled,
 }
 
 

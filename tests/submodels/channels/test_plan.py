@@ -253,6 +253,37 @@ def test_a_group_norm_over_a_concatenation() -> None:
     assert uneven.whole == ("layers.norm: a group norm cannot divide what is left of its channels",)
 
 
+def test_a_group_norm_whose_half_is_no_multiple() -> None:
+    # Half of twelve channels are six, which four groups cannot divide; four can be kept, or eight.
+    model = nn.Sequential(nn.Conv1d(2, 12, 1), nn.GroupNorm(4, 12), nn.Conv1d(12, 2, 1))
+    plan = follow_channels(model, images(2, 3))
+    assert (plan.groups, plan.whole) == ((Group(size=12, multiple=4),), ())
+    assert slice_module(model, plan, kept_mask(plan, 0.5)).get_submodule("1").num_channels == 4
+
+
+def test_slices_of_channels_are_those_of_a_window() -> None:
+    def forward(at: nn.ModuleDict, x: Tensor) -> Tensor:
+        x = at["one"](x)
+        return at["two"](torch.cat([x[:, 2:], x[:, :2]], 1))  # type: ignore[no-any-return]
+
+    model = Calls(forward, one=nn.Linear(1, 4, bias=False), two=nn.Linear(4, 1, bias=False))
+    plan = follow_channels(model, images(1))
+    assert (sizes(plan), plan.whole) == ([4], ())
+    with torch.no_grad():
+        model.layers["one"].weight.copy_(torch.tensor([[1.0], [2.0], [3.0], [4.0]]))  # type: ignore[operator]
+        model.layers["two"].weight.copy_(torch.tensor([[10.0, 100.0, 1000.0, 10000.0]]))  # type: ignore[operator]
+    # Channels 0 and 1: places 2 and 3 of the concatenation; 3 and 0, after a roll by one: places 1 and 2.
+    for shift, expected in ((0, 1 * 1000 + 2 * 10000), (1, 4 * 100 + 1 * 1000)):
+        small = slice_module(model, plan, kept_mask(plan, 0.5, shift))
+        assert small(torch.ones(1, 1)).item() == expected
+
+
+def test_a_roll_in_space_leaves_the_channels() -> None:
+    model = Calls(lambda at, x: at["two"](at["one"](x).roll(1, 2)), one=nn.Conv1d(2, 4, 1), two=nn.Conv1d(4, 2, 1))
+    plan = follow_channels(model, images(2, 3))
+    assert (sizes(plan), plan.whole) == ([4], ())
+
+
 def test_stored_tensors_line_up_from_the_right() -> None:
     class Stored(nn.Module):
         def __init__(self) -> None:
@@ -285,6 +316,8 @@ WHOLE = {  # what is done to the four channels of layer `one`, and the sentence 
     "maximum": (lambda at, x: x - x.amax(1, True), "the model: amax runs over its channels"),
     "single": (lambda at, x: x * x[:, 2:3], "the model: it picks single channels"),
     "order": (lambda at, x: x[:, [2, 0, 1, 3]], "the model: it picks channels by number"),
+    "rolled": (lambda at, x: x.roll(1, 1), "the model: roll runs over its channels"),
+    "all rolled": (lambda at, x: x.roll(1), "the model: roll runs over its channels"),
     "loose": (lambda at, x: x * LOOSE, "the model: it uses a tensor that is neither a parameter nor a buffer"),
     "count": (lambda at, x: x * torch.arange(4), "the model: arange counts its channels"),
     "unknown": (lambda at, x: folded(x), "the model: col2im is not followed"),
