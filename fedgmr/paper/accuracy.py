@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedgmr.paper.numbers import WINDOW, Paper
 from fedgmr.paper.tables import Measure
+from fedgmr.reporting.method_row import std
 from fedgmr.reporting.records import Run
 
 Kind = Literal["merged", "best", "larger"]
@@ -48,7 +49,7 @@ def accuracy_at_t_star(runs: Sequence[Run], paper: Paper, task: str, kind: Kind 
         mean=statistics.fmean(means),
         std=statistics.fmean(within) if within else None,
         seeds=len(runs),
-        seeds_std=statistics.stdev(means) if len(means) > 1 else None,
+        seeds_std=std(means),
     )
 
 

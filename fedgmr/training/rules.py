@@ -42,6 +42,11 @@ class LocalRule:
     needs_mask: ClassVar[bool] = False  # the rule looks at which weights are outside the sub-model (`SubModel.masks`)
     per_width: ClassVar[bool] = False  # batch-norm statistics are kept once per width
 
+    def __init_subclass__(cls) -> None:
+        """A rule with a step of its own that says nothing of stacks is not stacked, whatever its parent says."""
+        if "step" in vars(cls) and "stacking" not in vars(cls):
+            cls.stacking = LocalRule.stacking  # type: ignore[method-assign]
+
     @property
     def norm(self) -> Norm:
         """Whether clients track batch-norm statistics and send them back; see `WidthSGD.norm`."""

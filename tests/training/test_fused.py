@@ -109,3 +109,25 @@ def test_what_cannot_be_fused_stays() -> None:
     hooked = net()
     hooked[0].register_forward_hook(lambda *_: None)
     assert fused.fuse(hooked) is hooked
+
+
+class Clipped(nn.Module):
+    """Changes its activations in a statement of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 3, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found = torch.relu(self.first(inputs)) - 1
+        found.clamp_(min=0)
+        return torch.relu(self.last(found))
+
+
+def test_a_statement_that_changes_its_input_stays() -> None:
+    torch.manual_seed(0)
+    model, inputs = Clipped().to(DEVICE), torch.randn(5, 2, 8, 8).to(DEVICE)
+    expected = model(inputs)
+    found = fused.fuse(copy.deepcopy(model))
+    assert type(found) is not Clipped
+    assert torch.allclose(found(inputs), expected, atol=1e-5)

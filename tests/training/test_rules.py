@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import Task
 from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.training.plain.sequential import SequentialExecutor
-from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, ThresholdedSGD, WidthSGD
+from fedgmr.training.rules import LocalRule, OrderedDropout, PlainSGD, Stacking, ThresholdedSGD, WidthSGD
 from fedgmr.training.submodel.cut import MaskedCutter
 from fedgmr.training.submodel.flat_module import FlatModule
 from fedgmr.training.submodel.sliced_cut import SlicedCutter
@@ -748,3 +748,30 @@ def test_classes_cannot_be_left_out_where_there_are_none() -> None:
         ValueError, match=r"^method\.local\.masked_loss is true and the targets of t are no classes: set"
     ):
         LocalWork(rule=WidthSGD(), **parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halved(PlainSGD):
+    """Plain SGD whose step is a rule's own."""
+
+    kind: ClassVar[str] = "halved"
+
+    def step(self, workspace: Workspace, inputs: Any, targets: Tensor, level: int) -> Tensor:
+        return super().step(workspace, inputs, targets, level) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalvedInStacks(Halved):
+    """The same, which says that stacks do it."""
+
+    kind: ClassVar[str] = "halved_in_stacks"
+
+    @property
+    def stacking(self) -> Stacking | None:
+        return Stacking()
+
+
+def test_a_step_of_ones_own_is_not_stacked_unless_the_rule_says_so() -> None:
+    assert PlainSGD().stacking == Stacking()
+    assert Halved().stacking is None
+    assert HalvedInStacks().stacking == Stacking()

@@ -7,7 +7,7 @@ of a run that are measured.
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 
 import torch
@@ -55,13 +55,18 @@ class Measurement:
     @cached_property
     def values(self) -> list[float]:
         """The metrics in the task's order, then the loss."""
-        with torch.cuda.stream(self._stream):  # other work on the device goes on
+        with _on(self._stream):  # other work on the device goes on
             sums = self._sums.tolist()
         values, first = [], 0
         for metric, (width, count) in zip(self._metrics, self._counts, strict=True):
             values.append(metric.pooled(sums[first : first + width], count))
             first += width
         return [*values, mean(sums[first:], self._counts[0][1])]
+
+
+def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Send the work of the block to the stream. PyTorch's own no-op for none would look for a device, and wake it."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 class Evaluator:
@@ -116,7 +121,7 @@ class Evaluator:
     def on(self, parts: Sequence[Samples], model: Tensor, buffers: Tensor) -> list[Measurement]:
         """Start to measure one model on several sets of samples, such as each client's own."""
         self._await(model, buffers)
-        with torch.cuda.stream(self._stream):
+        with _on(self._stream):
             self._load(model, buffers)
             if self._norms.layers and self._norm == "rebuilt":
                 self._build_statistics()
@@ -142,7 +147,7 @@ class Evaluator:
             compute = partial(self._computed, part)
             self._programs[part] = compute if self._lazy else Replayed(compute, self.flat.device)
         self._await(model, buffers)
-        with torch.cuda.stream(self._stream):
+        with _on(self._stream):
             self._load(model, buffers)
             return Measurement(self.task.metrics, self._programs[part](), self._stream)
 

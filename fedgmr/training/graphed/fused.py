@@ -84,7 +84,6 @@ def fuse(model: nn.Module, *, evaluated: bool = False) -> nn.Module:
         model.train()
     if differs or not [node for node in list(traced.graph.nodes) if _fuse(traced, node)]:
         return model
-    traced.graph.eliminate_dead_code()
     traced.recompile()
     return traced
 
