@@ -76,6 +76,7 @@ class RunInProgress:
                     # Real nodes' tasks are lost with the server that sent them.
                     resumed=resumed and fleet.in_flight > 0,
                 )
+            fleet.told(server.settle())
             self._complete()
             stopped, self.watching.ended = self.watching.stopped, True
             if fleet.clock == "virtual" and stopped is None and not any(server.updates):
@@ -185,7 +186,7 @@ class RunInProgress:
     def _record(self, seconds: float) -> None:
         server, fleet = self.assembly.server, self.assembly.fleet
         self._complete()
-        fleet.told(server.settle())
+        fleet.told(server.settle(wait=False))
         row = {
             "seconds": seconds,
             "tick": server.tick,

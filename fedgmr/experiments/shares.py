@@ -7,7 +7,6 @@ written. They are in float64; on a CPU they run in the order of the coordinates,
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from fedgmr.experiments.views import level_name
 from fedgmr.server.server import Server
 from fedgmr.submodels.blocks import blocks
+from fedgmr.transfer import Fetched
 
 _BLOCK = 2**15  # coordinates: few enough that PyTorch sums them in one thread
 _DIGITS = 6  # of a share in a row
@@ -27,7 +27,7 @@ class Shares:
     def __init__(self, server: Server) -> None:
         """Start to measure the server's model as it is now; nothing where nobody has a sub-model."""
         self._names = [level_name(density) for density in server.ladder[:-1]]
-        self._sums: dict[str, _OnItsWay] = {}  # by increment
+        self._sums: dict[str, Fetched] = {}  # by increment
         if not self._names:
             return
         self._model = server.model
@@ -59,34 +59,12 @@ class Shares:
         return {"distance": _quotient(self._sums["padded"].values[0], math.fsum(self._sums["norm"].values))}
 
     def _add(self, name: str, sums: Tensor) -> None:
-        self._sums[name] = _OnItsWay(sums)
+        self._sums[name] = Fetched(sums)
 
     def _inside(self, name: str) -> dict[str, float | None]:
         sums = self._sums[name].values
         inside, whole = itertools.accumulate(sums), math.fsum(sums)
         return {level: _quotient(part, whole) for level, part in zip(self._names, inside, strict=False)}
-
-
-class _OnItsWay:
-    """A small tensor that a GPU makes and copies to the host while the host does other things."""
-
-    def __init__(self, sums: Tensor) -> None:
-        self._sums, self._event = sums, None
-        if sums.device.type == "cuda":
-            self._sums = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
-            self._sums.copy_(sums, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record(torch.cuda.current_stream(sums.device))
-
-    @property
-    def ready(self) -> bool:
-        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
-
-    @property
-    def values(self) -> Sequence[float]:
-        if self._event is not None:
-            self._event.synchronize()
-        return self._sums.tolist()
 
 
 def _by_level(values: Tensor, levels: Tensor, count: int) -> Tensor:

@@ -30,12 +30,13 @@ from fedgmr.server.weights import Weights
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs
+from fedgmr.transfer import Fetched
 
 if TYPE_CHECKING:
     from fedgmr.submodels.channels.plan import ChannelPlan
 
 _log = logging.getLogger(__name__)
-_UNSETTLED = 256  # losses the server lets a device keep before it looks at them
+_UNSETTLED = 256  # losses the server lets a device keep before it asks for them
 _SHORTEST = 1e-9  # seconds of a task; they are divided by
 Validate = Callable[[Tensor, Tensor], float]  # (flat model, buffers) -> metric, higher is better
 
@@ -98,6 +99,7 @@ class Server:
         self.asked: dict[int, int] = {}
         self.restored: dict[int, int] = {}  # by client: the level that restoration has moved it to
         self._unsettled: list[tuple[int, int, float | Tensor]] = []  # client, tick and loss of accepted updates
+        self._coming: tuple[list[tuple[int, int, float | Tensor]], Fetched | None] = ([], None)  # those asked for
         self.lost: set[int] = set()  # clients whose last update on a device had diverged
         self._late: list[Verdict] = []  # on updates that were merged before
         self.map_version = 0
@@ -196,13 +198,14 @@ class Server:
             labels=self.labels,
         )
 
-    def settle(self) -> list[Verdict]:
-        """Look at the losses that a device has kept, and wait for it; the verdicts on clients that have diverged.
+    def settle(self, *, wait: bool = True) -> list[Verdict]:
+        """Look at the losses that a device has kept; the verdicts on clients that have diverged.
 
-        Such an update has changed nothing. Raises Diverged where the last ones of most clients, and at least of three,
-        are like that.
+        Such an update has changed nothing. Without `wait` nobody waits for a device: it is asked for the newest losses,
+        and looked at are those of the call before. Raises Diverged where the last updates of most clients, and at
+        least of three, have diverged.
         """
-        self._look_at_losses()
+        self._look_at_losses(wait=wait)
         late, self._late = self._late, []
         return late
 
@@ -227,11 +230,19 @@ class Server:
         """The density of the client's current level."""
         return self.ladder[self.client_levels[client]]
 
-    def _look_at_losses(self) -> None:
-        unsettled, self._unsettled = self._unsettled, []
-        waiting = [loss for _, _, loss in unsettled if isinstance(loss, Tensor)]
-        known = iter(torch.stack(waiting).tolist() if waiting else [])
-        for client, tick, loss in unsettled:
+    def _look_at_losses(self, *, wait: bool) -> None:
+        self._judge_losses()
+        kept = [loss for _, _, loss in self._unsettled if isinstance(loss, Tensor)]
+        self._coming = self._unsettled, Fetched(torch.stack(kept)) if kept else None
+        self._unsettled = []
+        if wait:
+            self._judge_losses()
+
+    def _judge_losses(self) -> None:
+        """Look at the losses that were asked for."""
+        (coming, fetched), self._coming = self._coming, ([], None)
+        known = iter([] if fetched is None else fetched.values)
+        for client, tick, loss in coming:
             value = next(known) if isinstance(loss, Tensor) else loss
             if math.isfinite(value):
                 self.losses[client] = value
@@ -246,7 +257,7 @@ class Server:
     def _known(self) -> Known:
         """The knowledge that participation decides by."""
         if not isinstance(self.participation.policy, Uniform):  # which looks at no loss, and need not wait for a device
-            self._look_at_losses()
+            self._look_at_losses(wait=True)
         return Known(
             clients=len(self.profiles),
             seed=self.seed,
@@ -290,8 +301,9 @@ class Server:
     def _accept(self, update: Update, task: ClientTask) -> None:
         assert update.version == task.version, "a fleet hands over only updates of the task in flight"
         self._unsettled.append((update.client, self.tick + 1, update.loss))
-        if not isinstance(update.loss, Tensor) or len(self._unsettled) >= _UNSETTLED:
-            self._look_at_losses()
+        on_host = not isinstance(update.loss, Tensor)
+        if on_host or len(self._unsettled) >= _UNSETTLED:
+            self._look_at_losses(wait=on_host)
         self.updates[update.client] += 1
         if update.report is not None:
             total, samples = self.reports.get(task.level, (0.0, 0))

@@ -297,6 +297,25 @@ def test_losses_on_a_device_are_looked_at_later() -> None:
         at.settle()
 
 
+def test_losses_that_nobody_waits_for_are_looked_at_the_next_time() -> None:
+    at = server(ALPHA_1, densities=[1.0] * 5)
+
+    def tick(broken: int) -> None:
+        losses = [math.nan if client == broken else 0.5 for client in range(5)]
+        at.merge([replace(answer(t, 0.0), loss=torch.tensor(losses[t.client])) for t in at.tasks(range(5), 0.0)], 1.0)
+
+    tick(3)
+    assert at.settle(wait=False) == []
+    tick(1)
+    assert [verdict.client for verdict in at.settle(wait=False)] == [3]
+    assert at.losses == dict.fromkeys((0, 1, 2, 4), 0.5)
+    assert [verdict.client for verdict in at.settle()] == [1], "with those that were on their way"
+    tick(2)
+    tick(4)
+    assert [verdict.client for verdict in at.settle()] == [2, 4]
+    assert at.lost == {4}
+
+
 def test_participation_counts_the_tasks_in_flight() -> None:
     at = server(ALPHA_1, densities=[1.0] * 6, participation=Participation(count=3), seed=4)
     first = at.tasks(range(6), 0.0)
