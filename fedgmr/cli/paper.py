@@ -28,7 +28,7 @@ def add_verbs(verbs: Any) -> None:
         description="Make a table of the paper. Give the same command again after an interruption.",
     )
     table.add_argument("table", metavar="NAME", help="baselines, aggregation, ablation, ims-cost, plugin, ...")
-    table.add_argument("recipe", nargs="*", metavar="key=value", help="settings changed in every run")
+    table.add_argument("recipe", nargs="*", default=[], metavar="key=value", help="settings changed in every run")
     table.add_argument("--task", help="names with commas (default: all of the table)")
     table.add_argument("--heterogeneity", help="high, medium, low, with commas")
     table.add_argument("--split", help="iid, noniid")
