@@ -297,5 +297,5 @@ def _labels(task: Task, layout: Layout, plan: ChannelPlan, clients: int, parts: 
         )
     labels = Labels.of(layout, plan.heads, clients=clients, device=task.train.device)
     for client, part in enumerate(parts or ()):
-        labels.owned[client, task.train.classes(torch.from_numpy(part))] = True
+        labels.owned[client, task.train.classes(torch.from_numpy(part), labels.owned.shape[1])] = True
     return labels

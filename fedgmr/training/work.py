@@ -136,10 +136,9 @@ class LocalWork:
         """Bool [classes]: the classes that the client does not have."""
         if client not in self._absent:
             part = torch.from_numpy(self.order.parts[client]).to(self.device)
-            present = self.task.train.classes(part)
+            present = self.task.train.classes(part, classes)
             everything = torch.ones(classes, dtype=torch.bool, device=self.device)
-            # A target beyond the outputs is one that the loss leaves out, such as 255.
-            self._absent[client] = everything.index_fill_(0, present[present < classes], False)
+            self._absent[client] = everything.index_fill_(0, present, False)
         return self._absent[client]
 
     def _masked_loss(
