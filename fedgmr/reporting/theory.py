@@ -67,7 +67,7 @@ class Terms:
             "distance of padded and merged": self.distance,
         }
         for name, values in self.outside.items():
-            found |= zip(level_names(f"{name} outside", self.ladder), values, strict=True)
+            found |= zip(_level_names(f"{name} outside", self.ladder), values, strict=True)
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -81,7 +81,7 @@ def _of_coverage(coverage: Coverage, ladder: tuple[float, ...], energy: tuple[fl
         **{f"{name} factor": value for name, value in coverage.factors(energy).items()},
         "noise factor of the padded view": coverage.padded_noise(energy),
         "untrained share": coverage.untrained(energy),
-        **dict(zip(level_names("coverage of", ladder), coverage.covered, strict=False)),
+        **dict(zip(_level_names("coverage of", ladder), coverage.covered, strict=False)),
     }
 
 
@@ -160,12 +160,12 @@ class Theory:
 
     def _inside(self, shares: Mapping[str, float | None]) -> list[float] | None:
         """A measured share by level below the top; None where one is missing."""
-        found = [shares.get(name) for name in level_names("", self._ladder)]
+        found = [shares.get(name) for name in _level_names("", self._ladder)]
         known = [share for share in found if share is not None]
         return known if known and len(known) == len(found) else None
 
     def _outside(self, shares: Mapping[str, float | None]) -> list[float | None]:
-        found = [shares.get(name) for name in level_names("", self._ladder)]
+        found = [shares.get(name) for name in _level_names("", self._ladder)]
         return [None if share is None else 1.0 - share for share in found]
 
 
@@ -176,7 +176,7 @@ def theory_of(rows: Iterable[Mapping[str, Any]], recipe: Mapping[str, Any]) -> l
 
 
 @lru_cache
-def level_names(prefix: str, ladder: tuple[float, ...]) -> tuple[str, ...]:
+def _level_names(prefix: str, ladder: tuple[float, ...]) -> tuple[str, ...]:
     """The levels below the top by their densities, as rows name them, after a prefix."""
     return tuple(f"{prefix} level {density:g}".strip() for density in ladder[:-1])
 
