@@ -42,7 +42,10 @@ def write_atomic(path: Path, content: str | bytes | Callable[[Path], object]) ->
     draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         if callable(content):
+            draft.touch()
+            mode = draft.stat().st_mode
             content(draft)
+            draft.chmod(mode)  # safetensors puts a private file in its place
         else:
             draft.write_bytes(content.encode() if isinstance(content, str) else content)
         with draft.open("rb") as stream:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from fedgmr.files import file_name, last_row, read_json, write_atomic
@@ -30,6 +31,12 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         write_atomic(path, "half")
     assert path.read_bytes() == b"\xff"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_who_may_read_a_file_does_not_depend_on_what_wrote_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    write_atomic(path, lambda draft: save_file({"weight": torch.ones(2)}, draft))
+    assert path.stat().st_mode & 0o777 == 0o666 & ~current_umask()
 
 
 def current_umask() -> int:

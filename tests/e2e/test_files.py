@@ -130,6 +130,15 @@ def test_tensors_of_every_type_come_back(tmp_path: Path, keeper: Any) -> None:
         assert _bytes(tensors[name]) == _bytes(tensor)
 
 
+def test_drafts_of_killed_processes_go_with_the_next_checkpoint(tmp_path: Path, keeper: Any) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for name in (".tick-000000011.safetensors.7-7.tmp", ".tmpOFx4Wh"):  # ours, and the draft that safetensors writes
+        (folder / name).write_bytes(b"half")
+    save_checkpoint(tmp_path, keeper, keeper.fleet, recorded=3, keep=1)
+    assert [path.name for path in folder.iterdir()] == ["tick-000000012.safetensors"]
+
+
 def _bytes(tensor: torch.Tensor) -> bytes:
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy().tobytes()
 
