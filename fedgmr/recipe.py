@@ -31,7 +31,7 @@ from fedgmr.training.schedules import TrainingSettings
 
 SCHEMA_VERSION = 3
 _NAMED = ("method", "task", "fleet")  # sections for which a recipe may give the name alone
-TUNED = ("task", "partition", "fleet", "network", "training", "evaluation")  # sections that `methods` may change
+_TUNED = ("task", "partition", "fleet", "network", "training", "evaluation")  # sections that `methods` may change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +288,7 @@ def recipe_from(data: Mapping[str, Any], overrides: Sequence[str] = (), *, metho
     sections = _tuned_sections(data, tuned, name)
     if sections:
         settled = apply_overrides(data | sections, overrides, named=_NAMED)
-    rules = {pattern: {k: v for k, v in settings.items() if k not in TUNED} for pattern, settings in tuned.items()}
+    rules = {pattern: {k: v for k, v in settings.items() if k not in _TUNED} for pattern, settings in tuned.items()}
     for pattern, settings in rules.items():
         if "*" not in pattern:
             named_method(pattern, settings, path=f"methods.{pattern}")
@@ -338,15 +338,15 @@ def _tuned_sections(data: Mapping[str, Any], tuned: Mapping[str, Any], name: str
     for pattern, settings in tuned.items():
         if not isinstance(settings, Mapping):
             raise Place(f"methods.{pattern}").refusal(settings, "a mapping of settings")
-    if not any(key in settings for settings in tuned.values() for key in TUNED):
+    if not any(key in settings for settings in tuned.values() for key in _TUNED):
         return {}
     # Of the sections alone: what they must agree on with the method is checked with the method.
     any_other = Recipe(seconds=1.0, task=TaskSettings(name=""), method=Method(name=""))
-    given = {key: data[key] for key in TUNED if key in data}
+    given = {key: data[key] for key in _TUNED if key in data}
     base = merged = build(Recipe, _with_names(given), base=any_other)
     changed: dict[str, Any] = {}
     for pattern, settings in tuned.items():
-        sections = _with_names({key: settings[key] for key in TUNED if key in settings})
+        sections = _with_names({key: settings[key] for key in _TUNED if key in settings})
         matches = name is not None and fnmatchcase(name, pattern)
         built = build(Recipe, sections, path=f"methods.{pattern}", base=merged if matches else base)
         if matches:
@@ -366,7 +366,7 @@ def _refuse_unknown(pattern: str, settings: Mapping[str, Any]) -> None:
     known = keys_of(Method)
     for key in settings:
         if key not in known:
-            fix = suggestion(str(key), [*known, *TUNED], f"methods.{pattern}.")
+            fix = suggestion(str(key), [*known, *_TUNED], f"methods.{pattern}.")
             raise SettingError(f"methods.{pattern}.{key} is not a known key: {fix}")
 
 
@@ -397,7 +397,7 @@ def recipe_schema() -> dict[str, Any]:
     whole = schema(Recipe)
     properties = whole["properties"]
     method = properties["method"]
-    tuned = {**method["properties"], **{key: _or_name(key, {**properties[key], "required": []}) for key in TUNED}}
+    tuned = {**method["properties"], **{key: _or_name(key, {**properties[key], "required": []}) for key in _TUNED}}
     properties |= {key: _or_name(key, properties[key]) for key in _NAMED}
     properties["methods"] = {
         "type": "object",

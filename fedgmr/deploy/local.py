@@ -46,7 +46,6 @@ def deploy_local(
     follow: Follow,
     notify: Notify,
     nodes: Nodes = Site.supernode,
-    host: str = LOOPBACK,
 ) -> dict[str, Any]:
     """Run a paced recipe on a new fleet and return its summary.
 
@@ -57,10 +56,9 @@ def deploy_local(
         follow: is called with the run directory while the run goes on, to show where it stands.
         notify: is told in one sentence when something died.
         nodes: how a client's SuperNode is started, where it is not simply on this machine.
-        host: the address on which the SuperLink listens.
     """
     check_unused(run)
-    site = Site.create(run / FOLDER, clients=len(recipe.fleet.resolved_links()), tls=tls, host=host)
+    site = Site.create(run / FOLDER, clients=len(recipe.fleet.resolved_links()), tls=tls)
     write_app(site.app, recipe, run.absolute())
     return _finish(site, run, follow, notify, nodes)
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-MARK = "FEDGMR_DEPLOYMENT"
+_MARK = "FEDGMR_DEPLOYMENT"
 LARGEST_LOG = 16 * 2**20  # bytes
 _GRACE = 6.0  # seconds between asking a process to end and ending it
 _PR_SET_PDEATHSIG = 1
@@ -52,7 +52,7 @@ class Supervisor:
 
     def __init__(self, folder: Path, logs: Path, environment: Mapping[str, str], *, cwd: Path | None = None) -> None:
         self.folder, self.logs, self.cwd = folder, logs, cwd or folder
-        self._environment = {**environment, MARK: str(folder)}
+        self._environment = {**environment, _MARK: str(folder)}
         self._programs: dict[str, _Running] = {}
         self._handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
@@ -159,7 +159,7 @@ def end_marked(folder: Path) -> None:
 
 def marked_processes(folder: Path) -> dict[int, list[str]]:
     """The living processes with the mark of this folder, except this one: their command lines by process id."""
-    wanted = f"{MARK}={folder}".encode()
+    wanted = f"{_MARK}={folder}".encode()
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -21,7 +21,7 @@ from fedgmr.files import read_json, write_atomic
 from fedgmr.settings.refusals import SettingError
 
 CONNECTION = "fleet"
-TESTED = ("1.41", "1.42")
+_TESTED = ("1.41", "1.42")
 _SITE = "site.json"
 LOOPBACK = "127.0.0.1"
 _FIRST_PORT, _PORTS = 20_000, 12_000
@@ -190,8 +190,8 @@ def check_flower() -> None:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
         return  # on the path from elsewhere
-    if not version.startswith(tuple(f"{release}." for release in TESTED)):
-        warnings.warn(f"flwr is {version}: deployments are tested with {' and '.join(TESTED)}.", stacklevel=2)
+    if not version.startswith(tuple(f"{release}." for release in _TESTED)):
+        warnings.warn(f"flwr is {version}: deployments are tested with {' and '.join(_TESTED)}.", stacklevel=2)
 
 
 def free_ports(count: int) -> list[int]:

@@ -94,9 +94,9 @@ def stretches(curve: Curve, most: int = _LONGEST) -> tuple[Rates, float]:
     return np.diff(np.interp(width * np.arange(count + 1), bounds, carried)) / width * MBIT, width
 
 
-def _spark_line(rates: Rates, length: int = 24) -> str:
-    """The rates as a line of so many blocks, each the mean of its part; blank where nothing was carried."""
-    parts = [part.mean() for part in np.array_split(rates, min(length, len(rates)))]
+def _spark_line(rates: Rates) -> str:
+    """The rates as a line of 24 blocks, each the mean of its part; blank where nothing was carried."""
+    parts = [part.mean() for part in np.array_split(rates, min(24, len(rates)))]
     top = max(parts)
     return "".join(_BLOCKS[math.ceil(part / top * len(_BLOCKS)) - 1] if part > 0 else " " for part in parts)
 

@@ -15,7 +15,7 @@ from typing import Any
 from fedgmr.files import UPDATES
 from fedgmr.pages.lines import Tail
 
-MOST_TASKS = 40_000  # the newest ones, which a page holds
+_MOST_TASKS = 40_000  # the newest ones, which a page holds
 _MOST_RATES = 2_000  # of a client's link one way; more are averaged
 _ENDS = ("accepted", "refused", "lost", "unmerged")
 _DIGITS = 2  # of seconds
@@ -49,7 +49,7 @@ class RowEvents:
     def given(self, start: int) -> dict[str, Any]:
         """The events of the rows from one on as plain data; the rates of a row as from, until, rates by client."""
         tasks, away = self._ends[start - 1] if start else (0, 0)
-        tasks = max(tasks, len(self._tasks) - _WIDTH * MOST_TASKS)
+        tasks = max(tasks, len(self._tasks) - _WIDTH * _MOST_TASKS)
         return {
             "tasks": [_plain(self._tasks[at : at + _WIDTH]) for at in range(tasks, len(self._tasks), _WIDTH)],
             "away": [_plain(self._away[at : at + _AWAY]) for at in range(away, len(self._away), _AWAY)],
@@ -90,7 +90,7 @@ class JournalEvents:
             except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
                 continue
             self.lines += 1
-        for name in list(self._tasks)[: max(0, len(self._tasks) - MOST_TASKS)]:
+        for name in list(self._tasks)[: max(0, len(self._tasks) - _MOST_TASKS)]:
             del self._tasks[name]
 
     def _take(self, event: Mapping[str, Any]) -> None:

@@ -21,15 +21,15 @@ from fedgmr.reporting.records import Run
 Kind = Literal["merged", "best", "larger"]
 
 
-def evaluations_around(run: Run, t_star: float, each_side: int = WINDOW, kind: Kind = "merged") -> NDArray[np.float64]:
+def evaluations_around(run: Run, t_star: float, kind: Kind = "merged") -> NDArray[np.float64]:
     """Accuracies (0..1) of the evaluations nearest to t*, as many before as after it; none where the kind is not there.
 
-    Where fewer than `each_side` lie on a side, as in a short run, fewer are taken on both; the last one if there is
+    Where fewer than `WINDOW` lie on a side, as in a short run, fewer are taken on both; the last one if there is
     none. Of a view that is tested seldom, those that there are.
     """
     values = accuracies(run, kind)
     middle = int(np.searchsorted(run.history.seconds, t_star, side="right"))
-    count = min(each_side, middle, len(run.history.seconds) - middle)
+    count = min(WINDOW, middle, len(run.history.seconds) - middle)
     window = values[middle - count : middle + count] if count else values[-1:]
     return window if kind == "merged" else window[~np.isnan(window)]
 
@@ -70,7 +70,7 @@ def accuracies(run: Run, kind: Kind) -> NDArray[np.float64]:
     return np.fmax(run.history.accuracy, run.history.view("padded"))  # where both are the same, the merged one
 
 
-def mean_relative_improvement(accuracies: Mapping[str, float], method: str = "fedgmr") -> float:
-    """By how many percent `method` is better than the others, on average."""
-    others = [value for name, value in accuracies.items() if name != method]
-    return 100 * statistics.fmean((accuracies[method] - other) / other for other in others)
+def mean_relative_improvement(accuracies: Mapping[str, float]) -> float:
+    """By how many percent FedGMR is better than the others, on average."""
+    others = [value for name, value in accuracies.items() if name != "fedgmr"]
+    return 100 * statistics.fmean((accuracies["fedgmr"] - other) / other for other in others)

@@ -28,7 +28,7 @@ from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.models.conv2 import Conv2
 
-PAPER_SIZES = NetworkSettings(sizes="paper")
+_PAPER_SIZES = NetworkSettings(sizes="paper")
 TICKS = 500  # of each stage
 _SHORT_ROUNDS, _SHORT_TICKS = 100, 100
 _SETTLING = 10  # ticks after a restoration in which updates of the old size still arrive
@@ -56,7 +56,7 @@ def computed_table(request: Request) -> Table:
 
 
 def ims_cost_table(
-    paper: Paper, *, rounds: int | None = None, settings: NetworkSettings = PAPER_SIZES, seed: int = 0
+    paper: Paper, *, rounds: int | None = None, settings: NetworkSettings = _PAPER_SIZES, seed: int = 0
 ) -> Table:
     """The table of communication costs; fewer `rounds` than the paper's are scaled to as many and marked as short."""
     data = paper.data["ims_cost"]
@@ -79,7 +79,7 @@ def ims_cost_table(
         blocks=(block,),
         notes=() if rounds == whole else (f"{rounds:,} rounds, scaled to {whole:,}",),
         short=rounds < whole,
-        comparable=settings == PAPER_SIZES,
+        comparable=settings == _PAPER_SIZES,
     )
 
 
@@ -90,7 +90,7 @@ def round_seconds(
     clients: int,
     ims: bool,
     rounds: int,
-    settings: NetworkSettings = PAPER_SIZES,
+    settings: NetworkSettings = _PAPER_SIZES,
     seed: int = 0,
 ) -> float:
     """Mean virtual seconds of a synchronous round at the preset densities."""
@@ -101,7 +101,7 @@ def round_seconds(
 
 
 def communication_table(
-    paper: Paper, *, ticks: int = TICKS, settings: NetworkSettings = PAPER_SIZES, seed: int = 0
+    paper: Paper, *, ticks: int = TICKS, settings: NetworkSettings = _PAPER_SIZES, seed: int = 0
 ) -> Table:
     """The table of communication from `ticks` merges before the first restoration and as many after it."""
     counts = _count(ticks, settings, seed)
@@ -126,7 +126,7 @@ def communication_table(
         "network model.",
         blocks=(replace(block, uncoloured=block.rows),),
         notes=("the paper gives updates per merge as approximate", "MB are MiB (A21)"),
-        comparable=settings == PAPER_SIZES,
+        comparable=settings == _PAPER_SIZES,
     )
 
 

@@ -24,7 +24,7 @@ from fedgmr.server.coordination import SemiAsynchronous
 
 DENSITIES = (0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 0.9, 1.0)
 MERGES, MERGES_SHORT = 5000, 39
-STAGES = {"early": (0.0, 0.1), "middle": (0.1, 0.5), "late": (0.5, 1.0)}
+_STAGES = {"early": (0.0, 0.1), "middle": (0.1, 0.5), "late": (0.5, 1.0)}
 _FAST = 1e6  # MiB/s: transfers take no time
 _CLIENTS = 10
 _POINTS = 201  # at which a curve is read for a slope
@@ -62,14 +62,14 @@ class GrowthStudy(Study):
 
     def blocks(self, runs: StudyRuns) -> tuple[Block, ...]:
         """Arrange the numbers."""
-        columns = {name: f"{name}, {first:.0%} to {last:.0%} of the merges" for name, (first, last) in STAGES.items()}
+        columns = {name: f"{name}, {first:.0%} to {last:.0%} of the merges" for name, (first, last) in _STAGES.items()}
         final = "accuracy at the end (%)"
         blocks = []
         for setting in runs.settings:
             cells = {}
             for variant, row in runs.rows.items():
                 found = runs.cells[setting, variant]
-                for name, span in STAGES.items():
+                for name, span in _STAGES.items():
                     cells[row, columns[name]] = _cell(found, [slope(run, *span) for run in found.runs])
                 cells[row, final] = _cell(
                     found, [float(100 * run.history.accuracy[-_FINAL:].mean()) for run in found.runs]
@@ -97,7 +97,7 @@ class GrowthStudy(Study):
         figures = {}
         for setting, block in zip(runs.settings, self.blocks(runs), strict=True):
             slopes = {}
-            for stage, column in zip(STAGES, block.columns, strict=False):  # the last column has no slope
+            for stage, column in zip(_STAGES, block.columns, strict=False):  # the last column has no slope
                 measures = [block.cells[row, column].ours for row in block.rows]
                 slopes[stage] = [measure.mean for measure in measures if measure is not None]
             if all(len(values) == len(DENSITIES) for values in slopes.values()):

@@ -27,7 +27,7 @@ from fedgmr.reporting.chart import Chart
 from fedgmr.reporting.quantities import format_seconds, markdown_table
 from fedgmr.settings.refusals import SettingError
 
-NOTES = "notes.md"
+_NOTES = "notes.md"
 _COLUMNS = (*PAPER, "fedgmr_without_restoration")  # of the picture
 _HEADER = ("validation (%)", "seeds", "computed in", "device", "commit")
 _WRITER = Block(title="", cells={})  # writes numbers as tables do
@@ -81,7 +81,7 @@ def results_document(directory: Path, folder: str = "results") -> Results:
     if others:
         table = [[path.relative_to(directory).as_posix(), reason] for path, reason in others]
         lines += ["", "## Other runs", "", *markdown_table([["run", "why it is not above"], *table], words=2)]
-    notes = directory / NOTES
+    notes = directory / _NOTES
     if notes.is_file():
         lines += ["", "## Notes", "", notes.read_text(encoding="utf-8").strip()]
     return Results(text="\n".join(lines) + "\n", figures=figures)

@@ -77,10 +77,8 @@ class Block:
         """A number with the block's digits."""
         return f"{value:,.{self.digits}f}"
 
-    def measure_text(self, measure: Measure | None, absent: str = "-") -> str:
+    def measure_text(self, measure: Measure) -> str:
         """A number as `81.20 ± 0.30`, with its deviation over seeds where there are several."""
-        if measure is None:
-            return absent
         text = self.number(measure.mean)
         if measure.std is not None:
             text += f" ± {self.number(measure.std)}"

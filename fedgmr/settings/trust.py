@@ -13,7 +13,7 @@ from typing import Any
 
 from fedgmr.settings.refusals import SettingError, show_value
 
-TRUST_VARIABLE = "FEDGMR_TRUST"
+_TRUST_VARIABLE = "FEDGMR_TRUST"
 # What settings of others may import while they are read; None: they are the user's own.
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("_allowed", default=None)
 
@@ -21,7 +21,7 @@ _allowed: ContextVar[frozenset[str] | None] = ContextVar("_allowed", default=Non
 @contextmanager
 def foreign_settings(trust: Iterable[str] = ()) -> Iterator[None]:
     """Within, only packages and import paths in `trust` and in FEDGMR_TRUST are imported."""
-    token = _allowed.set(frozenset(trust) | set(split_names(os.environ.get(TRUST_VARIABLE, ""))))
+    token = _allowed.set(frozenset(trust) | set(split_names(os.environ.get(_TRUST_VARIABLE, ""))))
     try:
         yield
     finally:
@@ -39,7 +39,7 @@ def check_trusted(name: str, path: str) -> None:
         package = module.partition(".")[0]
         raise SettingError(
             f"{path} is {show_value(name)}, code that a run directory or a server names and that is not trusted here: "
-            f"give --trust {package} (or set {TRUST_VARIABLE}={package}) if you trust it."
+            f"give --trust {package} (or set {_TRUST_VARIABLE}={package}) if you trust it."
         )
 
 
@@ -61,6 +61,6 @@ def import_paths(data: Any) -> Iterator[str]:
 
 def trust_packages(names: Iterable[str]) -> None:
     """Add packages or import paths to FEDGMR_TRUST, for this process and those that it starts."""
-    known = split_names(os.environ.get(TRUST_VARIABLE, ""))
+    known = split_names(os.environ.get(_TRUST_VARIABLE, ""))
     if added := [name for name in names if name not in known]:
-        os.environ[TRUST_VARIABLE] = ",".join([*known, *added])
+        os.environ[_TRUST_VARIABLE] = ",".join([*known, *added])

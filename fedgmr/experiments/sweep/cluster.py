@@ -22,7 +22,7 @@ from fedgmr.reporting.watcher import Watcher
 from fedgmr.settings.refusals import SettingError, say_in_one_line
 from fedgmr.settings.schema import plain
 
-LOCAL = "local"
+_LOCAL = "local"
 _ANSWER = 10.0  # wall seconds to wait for a cluster
 _LOOK = 0.5  # wall seconds between two looks at the cluster, and two reports of a run
 
@@ -36,7 +36,7 @@ def run_on_ray(
     ray, ours = _connected(address, jobs)
     try:
         share = _checked_share(ray, gpu_share)
-        return _Tasks(ray, runs, watcher, share, threads_per_worker(jobs) if address == LOCAL else 1).finish()
+        return _Tasks(ray, runs, watcher, share, threads_per_worker(jobs) if address == _LOCAL else 1).finish()
     finally:
         if ours:
             ray.shutdown()
@@ -160,7 +160,7 @@ def _connected(address: str, jobs: int) -> tuple[Any, bool]:
     if ray.is_initialized():
         return ray, False
     _check_address(address)
-    of_our_own = {"num_cpus": jobs, "include_dashboard": False} if address == LOCAL else {}
+    of_our_own = {"num_cpus": jobs, "include_dashboard": False} if address == _LOCAL else {}
     try:
         ray.init(address=address, log_to_driver=False, **of_our_own)
     except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:

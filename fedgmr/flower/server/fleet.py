@@ -36,7 +36,7 @@ from fedgmr.flower.terms import Terms
 
 _log = logging.getLogger(__name__)
 LOOK = 2.0  # seconds between looks at the nodes
-RETURN = 60.0  # seconds in which the nodes of a resumed run may come back before it goes on
+_RETURN = 60.0  # seconds in which the nodes of a resumed run may come back before it goes on
 OVERHEAD = Prior(overhead=5.0, deviation=3.0, jitter=1.0, noise=0.1)  # about 5 s per task, whatever its size
 
 
@@ -116,7 +116,7 @@ class FlowerFleet:
             self.journal.cut_back(0)  # of a run that came to no checkpoint
         self.threads.start()
         wanted, told = self.settings.min_clients or self.clients, -1
-        patience = self.time.now() + min(self.settings.first_task, RETURN if self._resumed else math.inf)
+        patience = self.time.now() + min(self.settings.first_task, _RETURN if self._resumed else math.inf)
         while (present := len(self.free())) < wanted:
             enough = self._resumed or len(self.roster.online) >= wanted
             if present and enough and self.time.now() > patience:
