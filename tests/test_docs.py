@@ -87,6 +87,11 @@ def test_yaml_blocks_are_recipes_or_parts_of_one(document: Path, tmp_path: Path)
             recipe_from(whole | read_mapping(tmp_path / "block.yaml"))
 
 
+def test_blocks_are_of_languages_that_are_looked_at(document: Path) -> None:
+    found = {language for language, _ in FENCE.findall(document.read_text())}
+    assert found <= {"", "sh", "python", "py", "yaml", "toml", "bibtex"}, "py: shown, and not run"
+
+
 def test_prose_is_wrapped(document: Path) -> None:
     if document.name != "results.md":  # written by `fedgmr results`
         lines = FENCE.sub("", document.read_text()).splitlines()
