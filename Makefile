@@ -55,7 +55,7 @@ docs: $(VENV)/docs.stamp ## Set up, then build the documentation's site into SIT
 	OMP_NUM_THREADS=1 $(BIN)/python docs/make_site.py $(SITE)
 
 test: lint ## Set up, then lint, type-check and run the tests that are not slow
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow" $(PYTEST)
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow" $(PYTEST)
 
 test-slow: $(VENV)/dev.stamp ## Run the slow tests (status 5 of pytest: there are none), then test-flower
 	$(BIN)/pytest -m slow $(PYTEST) || test $$? -eq 5
@@ -82,7 +82,7 @@ test-browser: $(VENV)/dev.stamp ## Run the tests of the page of runs in a browse
 	BROWSER=$(BROWSER) $(BIN)/pytest tests/pages/test_browser.py $(PYTEST)
 
 test-docs: $(VENV)/dev.stamp $(VENV)/docs.stamp ## Run the tests of the documents, and build their site
-	OMP_NUM_THREADS=1 $(BIN)/pytest tests/docs $(PYTEST)
+	$(BIN)/pytest tests/docs $(PYTEST)
 
 soak: $(VENV)/dev.stamp ## Keep 20 SuperNodes at work on this machine for an hour while programs are killed at random
 	$(BIN)/python benchmarks/soak.py $(SOAK)

@@ -95,9 +95,9 @@ def spawn(*arguments: str, folder: Path, path: Path | None = None) -> "subproces
 
 
 def environment(path: Path | None = None) -> dict[str, str]:
-    """One thread, and the tests' own tasks importable."""
+    """The tests' own tasks are importable."""
     places = [*([str(path)] if path else []), str(TESTS), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, places))}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 def write_recipe(path: Path, recipe: Mapping[str, Any]) -> Path:

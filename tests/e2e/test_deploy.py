@@ -140,7 +140,6 @@ class Written:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-            "OMP_NUM_THREADS": "1",
         }
 
     def command(self, program: str, **changes: str) -> list[str]:

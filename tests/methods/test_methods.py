@@ -1,6 +1,5 @@
 """Methods by name: every one composes, runs, is decided by its seed, and pays for what travels."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,14 +54,6 @@ RECIPE: dict[str, Any] = {"seconds": 10.0, "task": "mnist5k", "method": "fedgmr"
 
 
 # Composition
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_there_are_twelve_with_titles() -> None:
