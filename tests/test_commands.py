@@ -35,6 +35,7 @@ PROGRAMS = ("fedgmr", "python", "make", "pip", "flwr", "sh")
 # By the beginning of a command: who runs it, or why nobody does.
 ELSEWHERE = {
     "make ": "sets up an environment; its targets are what the continuous integration runs",
+    ". .venv/bin/activate": "sets a shell up",
     "pip install": "fetches packages",
     "cd ": "the next line says what is run there",
     'eval "$(fedgmr completion bash)"': "tests/cli/test_completion.py evaluates it in a shell",
@@ -91,7 +92,8 @@ def words_of(command: str) -> list[str]:
     """The arguments of a command of this package, with real things in the places of names in capitals."""
     program, *words = shlex.split(command.partition(" > ")[0])
     assert program == "fedgmr", f"{command}: run it here, or say in ELSEWHERE who does, or why nobody does"
-    return [PLACES.get(word, word) for word in words]
+    places = PLACES | {"RUN": "runs/road"} if words[:1] == ["trace"] else PLACES
+    return [places.get(word, word) for word in words]
 
 
 def _unknown(runs: Sequence[PlannedRun], *_: object, **__: object) -> Estimate:
@@ -100,13 +102,14 @@ def _unknown(runs: Sequence[PlannedRun], *_: object, **__: object) -> Estimate:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs for the commands that read some: one, a comparison, a sweep, and one that was interrupted."""
+    """Runs for commands that read some: one, one with trips, a comparison, a sweep, and one that was interrupted."""
     place = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setitem(sys.modules, "matplotlib", None)
         patch.setattr("fedgmr.cli.duration.estimate_runs", _unknown)
-        assert main(["run", "quickstart", *SHORT, "evaluation.trips=true", "output=runs/first"]) == 0
+        assert main(["run", "quickstart", *SHORT, "output=runs/first"]) == 0
+        assert main(["run", "quickstart", *SHORT, "evaluation.trips=true", "output=runs/road"]) == 0
     for copy in ("compared/fedgmr-seed3", "sweep/one", "cut"):
         shutil.copytree(place / "runs" / "first", place / "runs" / copy)
     for name in ("summary.json", "model.safetensors"):
@@ -120,7 +123,6 @@ def test_it_runs(
 ) -> None:
     verb, *words = words_of(command)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "examples")])  # where the documents go before
     # Trials take longer than these runs; tests/experiments/test_estimate.py makes them.
     monkeypatch.setattr("fedgmr.cli.duration.estimate_runs", _unknown)
     if not {"--figure", "--figures"} & set(words):
@@ -139,8 +141,7 @@ def test_it_runs(
 
 
 @pytest.mark.parametrize("command", [command for command in commands() if command.startswith("fedgmr ")])
-def test_it_is_understood_with_its_recipe(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / "examples")])
+def test_it_is_understood_with_its_recipe(command: str) -> None:
     verb, *words = words_of(command)
     given, rest = make_parser().parse_known_args([verb, *words])
     assert not [word for word in rest if word.startswith("-")]

@@ -1,7 +1,6 @@
 """The documents against the code: links, file names, commands, recipe keys with their defaults, imports, versions."""
 
 import ast
-import importlib.util
 import json
 import re
 import runpy
@@ -14,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import write_recipes
 from packaging.requirements import Requirement
 
 import fedgmr
@@ -160,8 +160,7 @@ def test_example_runs() -> None:
     assert float(first.split()[2]) < float(last.split()[2])
 
 
-def test_example_of_a_callback_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+def test_example_of_a_callback_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "own_callback.py"), run_name="__main__")
     *lines, stopped, handed = capsys.readouterr().out.splitlines()
     assert [line.split()[4] for line in lines] == ["0.05", "0.10", "0.20", "0.50", "1.00"], "every level of the ladder"
@@ -169,8 +168,7 @@ def test_example_of_a_callback_runs(capsys: pytest.CaptureFixture[str], monkeypa
     assert handed == "Client 9 is handed merged: 4482 parameters."
 
 
-def test_example_of_own_nets_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+def test_example_of_own_nets_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "own_nets.py"))["main"](seconds=120)
     lines = capsys.readouterr().out.splitlines()
     accuracies = [float(line.partition("accuracy ")[2].split()[0]) for line in lines]
@@ -179,8 +177,7 @@ def test_example_of_own_nets_runs(capsys: pytest.CaptureFixture[str], monkeypatc
     assert accuracies[1] > 0.3  # one of 24 by chance
 
 
-def test_example_of_a_policy_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+def test_example_of_a_policy_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "own_policy.py"), run_name="__main__")
     updates, accuracy = capsys.readouterr().out.split("; accuracy ")
     counts = json.loads(updates.partition(": ")[2])
@@ -202,19 +199,14 @@ def test_regression_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_recipe_document_has_every_key_as_the_settings_have_it() -> None:
-    spec = importlib.util.spec_from_file_location("write_recipes", ROOT / "tools" / "write_recipes.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    text, keys = (ROOT / "docs" / "recipes.md").read_text(), set(tool.keys())
+    text, keys = (ROOT / "docs" / "recipes.md").read_text(), set(write_recipes.keys())
     assert [key.name for key in keys if not key.meaning] == []
     own = {key[:2] for key in keys if not key.name.startswith("fleet.links.N.trace.")}
-    assert tool.told(text) == own
+    assert write_recipes.told(text) == own
     assert {key[:2] for key in keys} - own == {
         (name.replace("fleet.", "fleet.links.N."), default) for name, default in own if "fleet.trace." in name
     }
-    assert tool.rewritten(text) == text, "run python tools/write_recipes.py"
+    assert write_recipes.rewritten(text) == text, "run python tools/write_recipes.py"
 
 
 def test_run_directory_document_has_every_field() -> None:

@@ -1,7 +1,6 @@
 """The overview of the verbs: it is quick, because it loads nothing, and says what the verbs themselves say."""
 
 import argparse
-import importlib.util
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import write_words
 
 from fedgmr.cli.completion import read_words
 from fedgmr.cli.main import main
@@ -37,12 +37,7 @@ def test_the_overview_loads_no_torch(words: list[str]) -> None:
 
 
 def test_the_written_words_are_those_of_the_code() -> None:
-    spec = importlib.util.spec_from_file_location("write_words", ROOT / "tools" / "write_words.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    assert read_words() == tool.words(), "run python tools/write_words.py"
+    assert read_words() == write_words.words(), "run python tools/write_words.py"
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from own_task import two_moons
 from torch import nn
 
 import fedgmr
@@ -21,8 +22,6 @@ NOT_RUN = {"docs/sweeps.md": "its three runs of the quickstart take minutes; tes
 
 def _moons(names: dict[str, Any]) -> None:
     """A finished run of the example's task, and a model of it in the formats that docs/model.md opens."""
-    from own_task import two_moons
-
     result = fedgmr.simulate(two_moons(), seconds=100, output="runs/mine", progress=False)
     for form in ("safetensors", "torch.export"):
         write_model(result, "level 0.2", form, Path(f"level-0.2.{'pt2' if form == 'torch.export' else form}"))
@@ -48,7 +47,6 @@ BEFORE: dict[str, Callable[[dict[str, Any]], None]] = {
 @pytest.mark.parametrize("document", sorted(set(SNIPPETS) - set(NOT_RUN)))
 def test_snippets_run(document: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
     names: dict[str, Any] = {"__name__": "page"}
     BEFORE.get(document, lambda _: None)(names)
     for body in SNIPPETS[document]:

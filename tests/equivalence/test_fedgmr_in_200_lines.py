@@ -1,14 +1,12 @@
 """The library agrees with examples/fedgmr_in_200_lines.py, given the same arrival times."""
 
-import importlib.util
 import itertools
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import fedgmr_in_200_lines
 import pytest
 import torch
 from e2e import tiny
@@ -20,17 +18,6 @@ from fedgmr.exchange import Update
 
 TICKS = 40
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fedgmr_in_200_lines.py"
-
-
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(EXAMPLE.stem, EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[EXAMPLE.stem] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def task() -> Task:
@@ -72,14 +59,14 @@ def library(rules: dict[str, Any], training: dict[str, Any], seed: int) -> Recor
 
 
 @pytest.mark.parametrize("halving", [math.inf, 15.0])
-def test_forty_ticks(example: ModuleType, halving: float) -> None:
+def test_forty_ticks(halving: float) -> None:
     numbers = {"learning_rate": 0.2, "batch_size": 10, "steps": 3}
     schedule = {"kind": "constant"} if math.isinf(halving) else {"kind": "halving", "every": halving}
     rules = {"interval": 4, "restoration": {"patience": 1}}
     found = library(rules, {**numbers, "schedule": schedule}, seed=2)
 
-    settings = example.Settings(interval=4, patience=1, halving=halving, seed=2, **numbers)
-    server = example.FedGMR(task(), settings, [link.density for link in LINKS])
+    settings = fedgmr_in_200_lines.Settings(interval=4, patience=1, halving=halving, seed=2, **numbers)
+    server = fedgmr_in_200_lines.FedGMR(task(), settings, [link.density for link in LINKS])
     server.dispatch(range(len(LINKS)))
     for moment, arrived, levels in zip(found.moments, found.arrivals, found.maps, strict=True):
         server.merge(arrived)
@@ -98,10 +85,10 @@ def test_forty_ticks(example: ModuleType, halving: float) -> None:
     assert last.score[0] > found.moments[0].score[0] + 0.2
 
 
-def test_it_keeps_its_promises(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_keeps_its_promises(capsys: pytest.CaptureFixture[str]) -> None:
     lines = EXAMPLE.read_text().splitlines()
     assert len(lines) <= 200
     borrowed = {line.split()[1] for line in lines if line.startswith("from fedgmr")}
     assert borrowed == {"fedgmr.seeding", "fedgmr.tasks.mnist5k", "fedgmr.tasks.partition", "fedgmr.tasks.task"}
-    example.main(ticks=1)
+    fedgmr_in_200_lines.main(ticks=1)
     assert capsys.readouterr().out.splitlines()[0].split() == ["tick", "accuracy", "density", "of", "each", "client"]

@@ -1,13 +1,9 @@
 """The counts of a made-up package, by hand."""
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
+import count_house
 import pytest
-
-TOOL = Path(__file__).parents[2] / "tools" / "count_house.py"
 
 FILES = {
     "__init__.py": "from made.kitchen.oven import Oven\n",
@@ -45,17 +41,6 @@ def _light(): ...
 }
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(TOOL.stem, TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[TOOL.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
     for name, text in FILES.items():
@@ -65,18 +50,18 @@ def made(tmp_path: Path) -> Path:
     return tmp_path / "made"
 
 
-def test_structure(tool: ModuleType, made: Path) -> None:
-    modules = tool.read_package(made)
-    assert tool.deepest_hierarchy(modules) == ["Oven", "Stove", "Appliance"]
-    assert tool.cycles(modules) == [["attic", "cellar", "kitchen"]]  # kitchen -> cellar -> attic -> kitchen
-    assert tool.private_imports(modules) == [
+def test_structure(made: Path) -> None:
+    modules = count_house.read_package(made)
+    assert count_house.deepest_hierarchy(modules) == ["Oven", "Stove", "Appliance"]
+    assert count_house.cycles(modules) == [["attic", "cellar", "kitchen"]]  # kitchen -> cellar -> attic -> kitchen
+    assert count_house.private_imports(modules) == [
         "made.kitchen.oven takes made.kitchen.stove._light",
         "made.kitchen.stove takes made.plan._draw",
     ]
 
 
-def test_table(tool: ModuleType, made: Path) -> None:
-    lines = tool.table(tool.read_package(made)).splitlines()
+def test_table(made: Path) -> None:
+    lines = count_house.table(count_house.read_package(made)).splitlines()
     assert "| files / lines | 8 / 135 |" in lines
     assert "| functions over 40 lines | 2 of 10 |" in lines  # of 61 and 41 lines
     assert "| functions over 60 lines | 1 of 10 |" in lines
@@ -86,9 +71,9 @@ def test_table(tool: ModuleType, made: Path) -> None:
     assert "| plan | 1 | 1 | 1 | 104 |" in lines
 
 
-def test_a_plain_package(tool: ModuleType, tmp_path: Path) -> None:
+def test_a_plain_package(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("class Only: ...\n")
-    text = tool.table(tool.read_package(tmp_path))
+    text = count_house.table(count_house.read_package(tmp_path))
     assert "| package cycles | none |" in text
     assert "| private names taken from another module | none |" in text
     assert "| deepest class hierarchy | 1 (Only) |" in text

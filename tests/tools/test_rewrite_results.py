@@ -1,15 +1,14 @@
 """Kept runs of an earlier release: rewritten once, whole, and found again by their new keys."""
 
-import importlib.util
 import json
 import os
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import rewrite_results
 from experiments.sweep.runs import small as small_now
 
 from fedgmr.experiments.run import run_recipe
@@ -26,16 +25,6 @@ OLD = "0123456789ab"
 def small() -> Recipe:
     """The recipe with the batch norm of version 1, which tested with running statistics."""
     return replace(small_now(), evaluation=replace(small_now().evaluation, norm="running"))
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rewrite_results", ROOT / "tools" / "rewrite_results.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +50,11 @@ def contents(store: Path) -> dict[str, bytes]:
     return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
-def test_recipes_and_names_are_new_and_the_rest_is_as_it_was(tool: ModuleType, store: Path) -> None:
+def test_recipes_and_names_are_new_and_the_rest_is_as_it_was(store: Path) -> None:
     recipe, before = small(), contents(store)
     with pytest.warns(UserWarning, match="schema_version is 1"):
         assert find_finished([recipe], [store]) == {}
-    assert tool.main([str(store)]) == 0
+    assert rewrite_results.main([str(store)]) == 0
     key = recipe_key(recipe)
     name = run_name(recipe, key)
     assert {path.name for path in store.iterdir()} == {name, "deeper"}
@@ -93,79 +82,79 @@ def test_recipes_and_names_are_new_and_the_rest_is_as_it_was(tool: ModuleType, s
     ],
 )
 def test_the_two_halves_of_norm_are_told_apart(
-    tool: ModuleType, task: str, before: str | None, trained: str | None, tested: str | None
+    task: str, before: str | None, trained: str | None, tested: str | None
 ) -> None:
     data = {"schema_version": 2, "task": {"name": task}, "method": {"local": {"norm": before} if before else {}}}
-    after = tool.upgrade(data)
+    after = rewrite_results.upgrade(data)
     assert after["method"]["local"].get("norm") == trained
     assert after.get("evaluation", {}).get("norm") == tested
     assert data["schema_version"] == 2, "what is given stays"
 
 
-def test_a_second_time_changes_nothing(tool: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tool.main([str(store)])
+def test_a_second_time_changes_nothing(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rewrite_results.main([str(store)])
     assert capsys.readouterr().out.endswith("2 runs rewritten.\n")
     before = contents(store)
-    assert tool.main([str(store)]) == 0
+    assert rewrite_results.main([str(store)]) == 0
     assert capsys.readouterr().out == "0 runs rewritten.\n"
     assert contents(store) == before
 
 
-def test_an_interrupted_rewrite_is_finished(tool: ModuleType, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_rewrite_is_finished(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("disk is gone")
 
     before = contents(store)
     with monkeypatch.context() as patch:  # a recipe is replaced whole or not at all
         patch.setattr(os, "replace", fail)
-        assert tool.main([str(store)]) == 2
+        assert rewrite_results.main([str(store)]) == 2
         assert contents(store) == before
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", fail)
-        assert tool.main([str(store)]) == 2
+        assert rewrite_results.main([str(store)]) == 2
         assert set(contents(store)) == set(before)
         assert contents(store) != before
-    assert tool.main([str(store)]) == 0
+    assert rewrite_results.main([str(store)]) == 0
     assert (store / run_name(small(), recipe_key(small()))).is_dir()
-    assert tool.main([str(store)]) == 0
+    assert rewrite_results.main([str(store)]) == 0
 
 
-def test_old_runs_get_their_digests(tool: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_runs_get_their_digests(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = store / "deeper" / "my-run"
     sealed = json.loads((run / "summary.json").read_text())
     new = ("recipe_digest", "rows", "rows_digest", "digest")
     (run / "summary.json").write_text(json.dumps({key: sealed[key] for key in sealed if key not in new}))
-    assert tool.main([str(run)]) == 0
+    assert rewrite_results.main([str(run)]) == 0
     assert json.loads((run / "summary.json").read_text()) == sealed
     assert verify_run(run).startswith("finished, 4 rows")
     metrics = run / "metrics.jsonl"
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
-    assert tool.main([str(run)]) == 2
+    assert rewrite_results.main([str(run)]) == 2
     assert "metrics.jsonl does not hold the 4 rows" in capsys.readouterr().err
 
 
-def test_a_recipe_of_another_run_is_refused(tool: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_of_another_run_is_refused(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = store / "deeper" / "my-run" / "recipe.yaml"
     path.write_text(path.read_text().replace("\nseed: 3\n", "\nseed: 4\n"))
-    assert tool.main([str(path.parent)]) == 2
+    assert rewrite_results.main([str(path.parent)]) == 2
     assert "recipe.yaml is not the recipe that summary.json was written for" in capsys.readouterr().err
 
 
-def test_refusals(tool: ModuleType, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = store / run_name(small(), recipe_key(small()))
     target.mkdir()
-    assert tool.main([str(store)]) == 2
+    assert rewrite_results.main([str(store)]) == 2
     assert f"{target} is there: remove one of them." in capsys.readouterr().err
     target.rmdir()
     path = store / "deeper" / "my-run" / "recipe.yaml"
     path.write_text(path.read_text().replace("training:", "trainig:"))
-    assert tool.main([str(store)]) == 2
+    assert rewrite_results.main([str(store)]) == 2
     assert re.search(r"my-run.recipe.yaml cannot be rewritten: trainig is not a known key", capsys.readouterr().err)
 
 
-def test_the_runs_kept_with_the_project_are_up_to_date(tool: ModuleType, tmp_path: Path) -> None:
+def test_the_runs_kept_with_the_project_are_up_to_date(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "results", tmp_path / "results")
     runs = [path.parent for path in (tmp_path / "results").rglob("recipe.yaml")]
     assert len(runs) >= 35
-    assert list(tool.rewrite_runs(tmp_path)) == []
+    assert list(rewrite_results.rewrite_runs(tmp_path)) == []
     assert [run for run in runs if verify_run(run).endswith("without digests")] == []
