@@ -41,7 +41,7 @@ def save_checkpoint(
     write_checkpoint(newest, tensors, whole)
     files = checkpoints_of(run)
     later = files.index(newest)  # those of later ticks are damaged: the run went on from one before them
-    drafts = folder.glob(".*")  # ours and those of safetensors, of processes that were killed while they wrote
+    drafts = folder.glob(".t*")  # of processes that were killed while they wrote: ours (.tick-), safetensors' (.tmp)
     for old in (*files[:later], *files[later + keep :], *drafts):
         old.unlink()
 
