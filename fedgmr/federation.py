@@ -111,7 +111,7 @@ def federate(
             until=min(wait.until, seconds), arrivals=wait.arrivals, fastest=wait.fastest, grace=wait.grace
         )
         server.learn(fleet.news())
-        short = wait.arrivals is None or len(updates) < wait.arrivals
+        short = wait.arrivals is None or len(updates) < max(1, wait.arrivals)  # of 0: nobody has come back
         if wait.until > seconds and short and fleet.now >= seconds:
             break  # the budget ended before the merge
         if updates or wait.timed:

@@ -144,7 +144,7 @@ class EvaluationSettings:
             "at_least": 0,
             "help": (
                 "evaluations from one test *per client* to the next: the model that each client would be handed, "
-                "on samples that it holds out; also at the end. `0`: never. See "
+                "on samples that it holds out; also at the time budget. `0`: never. See "
                 "[metrics.md](metrics.md#per-client)"
             ),
         },

@@ -149,6 +149,11 @@ def assemble(recipe: Recipe, task: Task) -> Assembly[SimulatedFleet]:
     if recipe.network.values != "fp32":
         executor = RoundingExecutor(executor, ValueType(recipe.network.values))
     network = make_network(recipe, server.layout, links, per_width=recipe.method.local.per_width)
+    if (least := network.sizes.update(server.levels, 0)) <= 0:
+        raise ValueError(
+            f"network.sizes is {recipe.network.sizes}, by which an update of density {server.ladder[0]:g} has {least} "
+            f"bytes in this model of {server.layout.size} coordinates: give wire."
+        )
     meter = None
     if recipe.fleet.measured:
         meter = Meter(SIMULATED, network.sizes, period=round_period(recipe, server.layout))

@@ -15,7 +15,7 @@ import torch
 
 from fedgmr.exchange import ClientTask
 from fedgmr.experiments.assembly import Assembly, make_training
-from fedgmr.experiments.views import MERGED, level_name, view_of
+from fedgmr.experiments.views import level_name, view_of
 from fedgmr.reading import Reading
 from fedgmr.tasks.samples import Samples
 from fedgmr.training.evaluation.evaluator import Measurement
@@ -43,9 +43,9 @@ class ClientScores:
         measured: dict[int, Measurement] = {}
         for level in sorted(set(server.client_levels)):
             clients = [client for client, own in enumerate(server.client_levels) if own == level]
-            name = MERGED if level == len(server.ladder) - 1 else level_name(server.ladder[level])
             samples = [self._samples[client] for client in clients]
-            measured |= zip(clients, self.assembly.evaluator.on(samples, *view_of(server, name)), strict=True)
+            view = view_of(server, level_name(server.ladder[level]))
+            measured |= zip(clients, self.assembly.evaluator.on(samples, *view), strict=True)
         return [measured[client] for client in range(len(measured))]
 
     def personal(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 
 from fedgmr.experiments.checkpoint import copied_to_host, save_model
 from fedgmr.experiments.result import Result
-from fedgmr.experiments.views import MERGED, Views, level_name
+from fedgmr.experiments.views import Views, level_name
 from fedgmr.files import write_atomic
 from fedgmr.settings.refusals import SettingError
 from fedgmr.submodels.channels.follow import follow_channels
@@ -45,7 +45,7 @@ def view_of_level(result: Result, density: float) -> str:
     ladder = result.final_views.ladder
     if density not in ladder:
         raise SettingError(f"The level {density:g} is not one of this run: give {', '.join(map(str, ladder))}.")
-    return MERGED if density == ladder[-1] else level_name(density)
+    return level_name(density)
 
 
 def exported_program(result: Result, view: str) -> torch.export.ExportedProgram:

@@ -22,7 +22,7 @@ from fedgmr.experiments.rundir import provenance, write_summary
 from fedgmr.experiments.seal import checkpoint_seal, recipe_digest
 from fedgmr.experiments.shares import Shares
 from fedgmr.experiments.time_use import time_use
-from fedgmr.experiments.views import MERGED, PADDED, Views, best_view, compared, view_of, views_due
+from fedgmr.experiments.views import MERGED, PADDED, Views, best_view, compared, level_names, view_of, views_due
 from fedgmr.experiments.watching import Watchers, Watching
 from fedgmr.federation import federate
 from fedgmr.reporting.history import History
@@ -214,7 +214,7 @@ class RunInProgress:
         """Start to test the views that are due, and to validate them where there are several to choose from."""
         server, evaluator, recipe = self.assembly.server, self.assembly.evaluator, self.assembly.recipe
         settings = recipe.evaluation
-        several = len(server.ladder) > 1 and len(settings.views) > 1
+        several = bool(level_names(server.ladder)) and len(settings.views) > 1
         chosen = settings.validation == "server" and (several or settings.stop is not None)
         scores: Scores = {}
         for name in views_due(server, recipe, len(self.recorder.rows), seconds):

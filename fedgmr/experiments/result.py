@@ -59,8 +59,7 @@ class Result(Run):
         levels = self.history.level[-1]
         if not isinstance(client, int) or not 0 <= client < len(levels):
             raise SettingError(f"client is {client!r}: give a number from 0 to {len(levels) - 1}.")
-        ladder, level = self.final_views.ladder, int(levels[client])
-        return MERGED if level == len(ladder) - 1 else level_name(ladder[level])
+        return level_name(self.final_views.ladder[int(levels[client])])
 
     def model_for(self, client: int) -> nn.Module:
         """A module with the weights that a client would be handed, zero outside its sub-model; ready to evaluate.
@@ -165,7 +164,7 @@ def save_models(directory: Path, result: Result) -> dict[str, str]:
     """Write the final models; returns the checksums of the files by name."""
     assert result.views is not None
     save_model(directory / MODEL, result.model)
-    several = len(result.views.states) > 1
+    several = len(result.views.names) > 1
     if several:
         result.views.save(directory / VIEWS)
     return {name: digest_file(directory / name) for name in (MODEL, *([VIEWS] if several else []))}

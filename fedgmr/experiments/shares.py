@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgmr.experiments.views import level_name
+from fedgmr.experiments.views import level_names
 from fedgmr.server.server import Server
 from fedgmr.submodels.blocks import blocks
 from fedgmr.transfer import Fetched
@@ -26,7 +26,7 @@ class Shares:
 
     def __init__(self, server: Server) -> None:
         """Start to measure the server's model as it is now; nothing where nobody has a sub-model."""
-        self._names = [level_name(density) for density in server.ladder[:-1]]
+        self._names = level_names(server.ladder)
         self._sums: dict[str, Fetched] = {}  # by increment
         if not self._names:
             return
@@ -47,7 +47,7 @@ class Shares:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The field of a row: of each measured vector its share inside each level below the top."""
+        """The field of a row: of each measured vector its share inside each sub-model."""
         shares = {name: self._inside(name) for name in ("weight", "norm", "update") if name in self._sums}
         return {"shares": shares} if shares else {}
 

@@ -32,20 +32,25 @@ _LEVELS = "levels of "  # names of the level map's tensors in a file
 
 
 def level_name(density: float) -> str:
-    """The name of the view of a level."""
-    return f"level {density:g}"
+    """The name of the view that is a level's model; the whole model is the merged one."""
+    return MERGED if density == 1 else f"level {density:g}"
+
+
+def level_names(ladder: Sequence[float]) -> list[str]:
+    """The names of the views of all levels that are sub-models."""
+    return [level_name(density) for density in ladder if density < 1]
 
 
 def views_due(server: Server, recipe: Recipe, number: int, seconds: float) -> list[str]:
     """The views that evaluation `number` of a run tests, at this time; all of them in the last ten evaluations."""
     settings = recipe.evaluation
-    if len(server.ladder) == 1 or not server.buffer:  # nobody has a sub-model, or no update is there
+    if not level_names(server.ladder) or not server.buffer:  # nobody has a sub-model, or no update is there
         return [MERGED]
     last, due = _among_last(recipe, seconds), [MERGED]
     if "padded" in settings.views and (last or number % settings.padded_every == 0):
         due.append(PADDED)
     if "levels" in settings.views and (last or number % settings.levels_every == 0):
-        due += [level_name(density) for density in server.ladder[:-1]]
+        due += level_names(server.ladder)
     return due
 
 
@@ -70,7 +75,7 @@ def without_early_tests(row: Mapping[str, Any], number: int, recipe: Recipe) -> 
 
 def views_per_evaluation(recipe: Recipe) -> float:
     """The number of models that an evaluation tests on average, before the last ten."""
-    settings, below = recipe.evaluation, len(recipe.method.levels_in_ladder) - 1
+    settings, below = recipe.evaluation, len(level_names(recipe.method.levels_in_ladder))
     if not below:
         return 1.0
     levels = below / settings.levels_every if "levels" in settings.views else 0.0
@@ -158,27 +163,28 @@ class Views:
     @classmethod
     def of(cls, server: Server, evaluator: Evaluator) -> "Views":
         """Take the views of a server as it is now, with the statistics they are tested with."""
-        names = [MERGED] if len(server.ladder) == 1 or not server.buffer else [MERGED, PADDED]
+        below = level_names(server.ladder)
+        names = [MERGED, PADDED] if below and server.buffer else [MERGED]
         states = {name: evaluator.state(*view_of(server, name)) for name in names}
         levels: dict[str, Tensor] = {}
         buffers: dict[str, Mapping[str, Tensor]] = {}
-        if PADDED in states:
+        if below:
             parts = zip(server.layout.parameters, server.layout.views(server.levels.levels), strict=True)
             own = {place.name: part for place, part in parts}
             first: dict[int, str] = {}  # a tied parameter has several names
             for name, parameter in evaluator.module.named_parameters(remove_duplicate=False):
                 if (known := first.setdefault(id(parameter), name)) in own:
                     levels[name] = own[known]
-            for density in server.ladder[:-1] if server.layout.buffers else ():
-                state = evaluator.state(*view_of(server, level_name(density)))
+            for name in below if server.layout.buffers else ():
+                state = evaluator.state(*view_of(server, name))
                 kept = {place.name for place in server.layout.buffers}
-                buffers[level_name(density)] = {key: tensor for key, tensor in state.items() if key in kept}
+                buffers[name] = {key: tensor for key, tensor in state.items() if key in kept}
         return cls(states=states, levels=levels, ladder=tuple(server.ladder), buffers=buffers)
 
     @property
     def names(self) -> list[str]:
         """The names of all views."""
-        return [*self.states, *(level_name(density) for density in self.ladder[:-1] if self.levels)]
+        return [*self.states, *(level_names(self.ladder) if self.levels else ())]
 
     def state(self, name: str) -> dict[str, Tensor]:
         """Every parameter and buffer of a view by name, as `load_state_dict` takes it."""

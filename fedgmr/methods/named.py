@@ -4,6 +4,7 @@ A recipe names a method and may override any of its fields, so ablations and plu
 is a function that returns a Method, named by its import path "package.module:function".
 """
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -76,7 +77,13 @@ def _base_method(name: str) -> Method:
         if name not in BUILT_IN:
             raise SettingError(f"method.name is {name!r}: {suggestion(name, list(BUILT_IN))}")
         return BUILT_IN[name][0]
-    method = imported(name, "method.name")()
+    factory = imported(name, "method.name")
+    try:
+        inspect.signature(factory).bind()
+    except (TypeError, ValueError) as error:  # it wants arguments, is no function, or tells nothing of itself
+        fix = "give a function that returns a fedgmr Method and takes no arguments"
+        raise SettingError(f"method.name is {name!r}: {fix}.") from error
+    method = factory()
     if not isinstance(method, Method):
         raise SettingError(f"method.name is {name!r}, which returned {type(method).__name__}: return a fedgmr Method.")
     return method

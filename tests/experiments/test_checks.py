@@ -18,6 +18,7 @@ from fedgmr import Link, simulate
 from fedgmr.cli.arguments import RecipeWords
 from fedgmr.cli.main import main
 from fedgmr.experiments.run import run_recipe
+from fedgmr.recipe import recipe_from
 
 LINK: dict[str, Any] = {"down": 20, "up": 5}
 
@@ -28,6 +29,20 @@ LINK: dict[str, Any] = {"down": 20, "up": 5}
 def test_links_have_rates(rates: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"(down|up) is .*: give a rate above 0"):
         Link(**rates)
+
+
+def test_sizes_that_leave_an_update_no_bytes(tmp_path: Path) -> None:
+    """One of 16 channels keeps 9 + 36 weights and 7 others, 52 in all; of those others the whole model has 52."""
+    data = recipe("normed", "heterofl", network={"sizes": "paper"}, seconds=40.0)
+    with pytest.raises(
+        ValueError, match=r"network\.sizes is paper, .* of density 0\.05 has 0 bytes .* of 772 .*: give wire"
+    ):
+        run_recipe(recipe_from(data), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    run_recipe(recipe_from({**data, "method": "fedgmr"}), None)
+    data["network"] = {"sizes": "linear", "full_size": 8 / 2**20}
+    with pytest.raises(ValueError, match=r"network\.sizes is linear, .* has 0 bytes"):
+        run_recipe(recipe_from(data), None)
 
 
 def test_a_fleet_as_plain_data() -> None:

@@ -46,6 +46,11 @@ CASES = {
     "fedasync": RECIPES["fedasync"],
     "cohort": RECIPES["cohort"],
     "heterofl": recipe("normed", "heterofl"),
+    # The short run ends while nobody is there.
+    "away": recipe(
+        method="fedavg",
+        fleet={**FLEET, "absences": [{"clients": [0, 1, 2, 3, 4], "start": 210.0, "end": 360.0}]},
+    ),
 }
 
 

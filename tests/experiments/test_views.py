@@ -10,7 +10,7 @@ import pytest
 import torch
 from e2e.recipes import recipe
 
-from fedgmr.experiments.result import Result
+from fedgmr.experiments.result import Result, load
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.views import Views, best_view, compared
 from fedgmr.files import VIEWS
@@ -34,6 +34,46 @@ def test_views_are_tested_at_their_pace() -> None:
             expected = ["padded", *LEVELS]
         assert list(row.get("views", {})) == (expected if number else [])
         assert "validation" in row
+
+
+def test_a_ladder_that_ends_below_one(tmp_path: Path) -> None:
+    """Nobody has the whole model, so the largest sub-model is a view of its own, and what its clients are handed."""
+    links = [{"down": 20, "up": 5, "density": 0.5}, {"down": 4, "up": 1, "density": 0.2}]
+    data = recipe(
+        "normed",
+        {"name": "fedgmr", "ladder": [0.2, 0.5]},  # type: ignore[arg-type]
+        fleet={"name": "custom", "links": links, "scale": 1e-4},
+        seconds=100.0,
+        evaluation={"every_seconds": 20.0, "clients": 1},
+    )
+    live = run_recipe(recipe_from(data), tmp_path / "run")
+    assert list(live.history[-1]["views"]) == ["padded", "level 0.2", "level 0.5"]
+    for result in (live, load(tmp_path / "run", trust=["e2e"])):
+        assert [result.view_for(client) for client in (0, 1)] == ["level 0.5", "level 0.2"]
+        # 16 filters of 9 weights and 144 x 4 weights may be zero; 16 + 2 x 16 + 4 others are always there.
+        kept = sum(int(tensor.count_nonzero()) for tensor in result.model_for(0).parameters())
+        assert kept <= (9 * 16 + 576) // 2 + 52
+    single = run_recipe(
+        recipe_from(
+            {
+                **data,
+                "method": {"name": "fedgmr_without_restoration", "ladder": [0.5]},
+                "fleet": {**data["fleet"], "links": links[:1]},
+            }
+        ),
+        None,
+    )
+    assert list(single.history[-1]["views"]) == ["padded", "level 0.5"]
+
+
+@pytest.mark.filterwarnings("ignore:Nothing was learned")
+def test_sub_models_are_handed_out_where_no_update_is_kept(tmp_path: Path) -> None:
+    live = run(tmp_path / "run", seconds=1.0)
+    assert live.history[-1]["tick"] == 0
+    for result in (live, load(tmp_path / "run", trust=["e2e"])):
+        assert result.final_views.names == ["merged", *LEVELS]
+        kept = sum(int(tensor.count_nonzero()) for tensor in result.model_for(4).parameters())
+        assert kept <= 0.05 * (16 * 16 + 16 * 4) + 20
 
 
 def test_nothing_else_changes_with_the_views() -> None:

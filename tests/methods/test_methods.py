@@ -299,6 +299,7 @@ def test_a_method_by_import_path(own_module: str) -> None:
         (f"{own_module}:onw", "cannot be imported (AttributeError"),
         (f"{own_module}_too:own", "cannot be imported (ModuleNotFoundError"),
         (f"{own_module}:nothing", "which returned NoneType: return a fedgmr Method."),
+        ("json:dumps", "method.name is 'json:dumps': give a function that returns a fedgmr Method and takes no arg"),
     ):
         with pytest.raises(SettingError) as refused:
             named_method(name)
