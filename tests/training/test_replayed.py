@@ -8,6 +8,7 @@ from fedgmr.tasks.losses import token_cross_entropy, token_top1
 from fedgmr.tasks.task import Task
 from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.training.evaluation.replayed import Replayed, Sums
+from training.captured import Graph, Stream, emulated
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -19,8 +20,19 @@ def test_on_a_cpu_the_function_is_called_every_time() -> None:
         calls.append(1)
         return torch.ones(2), len(calls)
 
-    replayed = Replayed(compute, torch.device("cpu"))
+    replayed = Replayed(compute, None)
     assert [replayed()[1] for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_graph_is_captured_on_the_stream_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, stream = torch.zeros(2), Stream()
+    with emulated(monkeypatch):
+        replayed = Replayed(lambda: (place * 2, ((2, 7),)), stream)  # type: ignore[arg-type]
+        for number in range(4):
+            place.fill_(number)
+            assert replayed()[0].tolist() == [2.0 * number] * 2
+    assert isinstance(replayed._graph, Graph)
+    assert replayed._graph.stream is stream
 
 
 @CUDA
@@ -32,11 +44,15 @@ def test_on_a_gpu_it_is_captured_and_reads_what_lies_there_now() -> None:
         calls.append(1)
         return place * 2, 7
 
-    replayed = Replayed(compute, place.device)
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    replayed = Replayed(compute, stream)
     results = []
-    for number in range(5):
-        place.fill_(number)
-        results.append(replayed())
+    with torch.cuda.stream(stream):
+        stream.wait_stream(torch.cuda.default_stream())
+        for number in range(5):
+            place.fill_(number)
+            results.append(replayed())
+    stream.synchronize()
     assert [sums.tolist() for sums, _ in results] == [[2.0 * number] * 2 for number in range(5)]
     assert {count for _, count in results} == {7}
     assert len(calls) == 2, "once eagerly, once for the capture"
@@ -45,11 +61,14 @@ def test_on_a_gpu_it_is_captured_and_reads_what_lies_there_now() -> None:
 @CUDA
 def test_what_waits_for_the_device_stays_eager() -> None:
     place = torch.zeros(1, device="cuda")
-    replayed = Replayed(lambda: (place + 1, int(place.item())), place.device)
-    for number in range(4):
-        place.fill_(number)
-        sums, count = replayed()
-        assert (sums.item(), count) == (number + 1, number)
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    replayed = Replayed(lambda: (place + 1, int(place.item())), stream)
+    with torch.cuda.stream(stream):
+        stream.wait_stream(torch.cuda.default_stream())
+        for number in range(4):
+            place.fill_(number)
+            sums, count = replayed()
+            assert (sums.item(), count) == (number + 1, number)
     assert torch.cuda.get_sync_debug_mode() == 0
 
 

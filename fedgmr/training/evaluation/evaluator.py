@@ -145,7 +145,7 @@ class Evaluator:
     def _measure(self, part: str, model: Tensor, buffers: Tensor) -> Measurement:
         if part not in self._programs:
             compute = partial(self._computed, part)
-            self._programs[part] = compute if self._lazy else Replayed(compute, self.flat.device)
+            self._programs[part] = compute if self._lazy else Replayed(compute, self._stream)
         self._await(model, buffers)
         with _on(self._stream):
             self._load(model, buffers)

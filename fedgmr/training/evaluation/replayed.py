@@ -1,7 +1,9 @@
 """A computation on memory that stays: done eagerly the first time, then captured as a CUDA graph and replayed.
 
 For the host, replaying is one call where the computation has hundreds. What waits for the device in between (a metric
-that counts on the host) cannot be captured and stays eager. Read next: `evaluator.py`, which uses it.
+that counts on the host) cannot be captured and stays eager. A graph is captured on the stream that it is replayed on:
+PyTorch keeps a workspace for matrix products by stream, and graphs that run at the same time must not share one. Read
+next: `evaluator.py`, which uses it.
 """
 
 import warnings
@@ -17,9 +19,10 @@ Sums = tuple[Tensor, tuple[tuple[int, int], ...]]  # and of every metric: how ma
 class Replayed:
     """Calls a function that returns a tensor and numbers, always from the same inputs in the same places."""
 
-    def __init__(self, compute: Callable[[], Sums], device: torch.device) -> None:
-        self._compute, self._device = compute, device
-        self._capturable: bool | None = None if device.type == "cuda" else False  # None: not tried yet
+    def __init__(self, compute: Callable[[], Sums], stream: torch.cuda.Stream | None) -> None:
+        """`stream` is the current one of every call, not a device's default one; None: not on a GPU."""
+        self._compute, self._stream = compute, stream
+        self._capturable: bool | None = False if stream is None else None  # None: not tried yet
         self._graph: torch.cuda.CUDAGraph | None = None
         self._sums: Sums | None = None  # where the graph leaves them
 
@@ -31,7 +34,7 @@ class Replayed:
             return self._compute()
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
                 self._sums = self._compute()
         assert self._sums is not None
         self._graph.replay()

@@ -32,7 +32,10 @@ class StackedExecutor:
         self._table = TaskTable(net.most, work.steps, work.order.batch_size, self.device)
         self._drawn: Tensor | None = None
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        on_gpu = self.device.type == "cuda"
+        self._pool = torch.cuda.graph_pool_handle() if on_gpu else None
+        # To capture on; graphs of others do not share it: see `fedgmr/training/evaluation/replayed.py`.
+        self._stream = torch.cuda.Stream(self.device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
         """Return one update per task, in order."""
@@ -63,7 +66,7 @@ class StackedExecutor:
         ]
 
     def _replay(self, count: int) -> None:
-        if self.device.type != "cuda":
+        if self._stream is None:
             self._steps(count)
             return
         if count not in self._graphs:
@@ -71,7 +74,7 @@ class StackedExecutor:
             self._steps(count)  # compiles what was not seen before
             self.net.buffers[:count].copy_(before)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 self._steps(count)
             self._graphs[count] = graph
         self._graphs[count].replay()
