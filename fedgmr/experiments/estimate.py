@@ -30,6 +30,7 @@ from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import Recipe, recipe_from
 from fedgmr.reporting.quantities import format_duration
 from fedgmr.server.coordination import Asynchronous
+from fedgmr.server.participation import Known
 from fedgmr.server.server import Server
 from fedgmr.settings.schema import plain
 from fedgmr.settings.trust import import_paths
@@ -158,7 +159,7 @@ class Probe:
         small: Task = replace(task, test=task.test.part(slice(count)))
         assembly = assemble(resolve(recipe, task), small)
         server, executor, device = assembly.server, assembly.fleet.executor, torch.device(assembly.recipe.device)
-        tasks, levels = server.tasks(assembly.fleet.free(), 0.0), range(len(server.ladder))
+        tasks, levels = server.tasks(range(assembly.fleet.clients), 0.0), range(len(server.ladder))
         if device.type == "cpu":
             each = [[replace(tasks[0], level=level)] for level in levels]
             executor.train(each[-1])  # the first time is never typical
@@ -203,17 +204,30 @@ def count_updates(recipe: Recipe, layout: Layout) -> tuple[list[float], float]:
             updates[level] += number
 
     single = isinstance(recipe.method.coordination, Asynchronous)  # a merge is one update there
+    network, everybody = make_network(recipe, layout, links), range(len(links))
+    presence = recipe.fleet.presence(recipe.seed, network.stops)
+    at_work = len(recipe.participation.draw(everybody, Known(clients=len(links)), in_flight=0))
     fleet = run_untrained(
         layout,
-        make_network(recipe, layout, links),
+        network,
         replace(recipe.method, restoration=None),
-        ticks=max(_LEAST_MERGES, _COUNTED // len(links)) * (len(links) if single else 1),
+        ticks=max(_LEAST_MERGES, _COUNTED // at_work) * (at_work if single else 1),
         seconds=recipe.seconds,
         seed=recipe.seed,
         after_tick=count,
+        participation=recipe.participation,
+        presence=presence,
+        on_leaving=recipe.fleet.on_leaving,
     )
+
+    def there(until: float) -> float:
+        """Seconds that the clients are there, all together: those counted may be a day, and the others a night."""
+        return len(links) * until - sum(end - begin for _, begin, end in presence.gone(0.0, until))
+
     share = recipe.seconds / fleet.now if fleet.now else 0.0
-    return [number * share for number in updates], merges * share
+    counted = there(fleet.now)
+    worked = there(recipe.seconds) / counted if counted else 0.0
+    return [number * worked for number in updates], merges * share
 
 
 def _finished_rates(stores: Sequence[Path], trust: Collection[str]) -> dict[tuple[str, str], list[float]]:

@@ -41,9 +41,9 @@ def prolong(directory: Path, recipe: Recipe, seconds: float) -> Recipe:
     for file, _ in valid:  # fit both recipes until they are sealed again
         _seal(file, _OPEN)
     forget_end(directory)
-    write_atomic(directory / METRICS, "".join(f"{json.dumps(row)}\n" for row in rows))
     remarks = [line for line in run.recipe_text.splitlines(keepends=True) if line.startswith("#")]
     write_atomic(directory / RECIPE, resolved_text(longer, "".join(remarks)))
+    write_atomic(directory / METRICS, "".join(f"{json.dumps(row)}\n" for row in rows))
     for file, state in valid:
         _seal(file, _bound(directory, rows[: state["recorded"]]))
     return longer

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
@@ -14,8 +15,9 @@ from fedgmr.experiments.inspection import width_remarks
 from fedgmr.experiments.progress import RunInProgress
 from fedgmr.experiments.prolonging import budget, prolong
 from fedgmr.experiments.result import Result
-from fedgmr.experiments.rundir import create_run, forget_end, locked, open_run, read_recipe, resolved_text
+from fedgmr.experiments.rundir import create_run, forget_end, locked, open_run, read_recipe, reopened, resolved_text
 from fedgmr.experiments.seal import check_checkpoint, warn_of_threads
+from fedgmr.experiments.views import without_early_tests
 from fedgmr.experiments.watching import Watchers, tell_stage
 from fedgmr.files import RECIPE
 from fedgmr.fleets.links import Link
@@ -139,16 +141,13 @@ def resume_run(
 ) -> Result:
     """Continue a run from its newest valid checkpoint (from the beginning if it had none yet), as `resume` says."""
     opened = open_run if seconds is None else read_recipe
-    opened(directory, trust)  # a directory that cannot be resumed gets no lock
-    with locked(directory):
-        recipe = opened(directory, trust)  # as whoever had the lock has left it
-        with recipe.execution.own_threads():
-            tell_stage(watcher, _READING)
-            task = given_task(recipe, task)
-            if seconds is not None:
-                recipe = prolong(directory, recipe, seconds)
-            tell_stage(watcher, _ASSEMBLING)
-            return run_assembly(assemble(resolve(recipe, task), task), directory, watcher, resume=True)
+    with reopened(directory, trust, opened=opened) as recipe, recipe.execution.own_threads():
+        tell_stage(watcher, _READING)
+        task = given_task(recipe, task)
+        if seconds is not None:
+            recipe = prolong(directory, recipe, seconds)
+        tell_stage(watcher, _ASSEMBLING)
+        return run_assembly(assemble(resolve(recipe, task), task), directory, watcher, resume=True)
 
 
 def run_assembly(
@@ -167,7 +166,8 @@ def run_assembly(
         recorded = load_checkpoint(directory, assembly.server, assembly.fleet, _taken_up)
         forget_end(directory)  # of a run that was stopped or diverged
         recorder = Recorder(directory)
-        recorder.cut_back(recorded or 0)
+        # Of a prolonging that was killed there may be tests that are early in the longer run.
+        recorder.cut_back(recorded or 0, partial(without_early_tests, recipe=assembly.recipe))
         text = (directory / RECIPE).read_text(encoding="utf-8")
         return RunInProgress(assembly, recorder, directory, watcher, text).finish(resumed=recorded is not None)
     try:

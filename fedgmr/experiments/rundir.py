@@ -12,7 +12,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import pairwise
@@ -103,6 +103,16 @@ def open_run(directory: Path, trust: Iterable[str] = ()) -> Recipe:
     if read_json(directory / SUMMARY).get("status") == "finished":
         raise SettingError(f"The run in {str(directory)!r} is finished: there is nothing to resume.")
     return recipe
+
+
+@contextmanager
+def reopened(
+    directory: Path, trust: Iterable[str] = (), *, opened: Callable[[Path, Iterable[str]], Recipe] = open_run
+) -> Iterator[Recipe]:
+    """Hold the lock of a run that goes on; gives its recipe, as whoever had the lock has left it."""
+    opened(directory, trust)  # a directory that cannot be resumed gets no lock
+    with locked(directory):
+        yield opened(directory, trust)
 
 
 def forget_end(directory: Path) -> None:

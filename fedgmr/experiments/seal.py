@@ -118,7 +118,8 @@ def verify_run(directory: Path) -> str:
         recipe_digest(directory)
         return "not begun"
     run = read_sealed_run(directory)
-    held = [f"{len(run.history.seconds)} rows", *([f"{len(files)} checkpoints"] if files else [])]
+    counts = {"row": len(run.history.seconds), "checkpoint": len(files)}
+    held = [f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count]
     without = check_models(directory, run.summary)
     if run.summary and "recipe_digest" not in run.summary:
         without.append("digests")

@@ -18,11 +18,13 @@ from fedgmr.exchange import ClientProfile, ClientTask, Shipment, Update
 from fedgmr.federation import federate
 from fedgmr.fleets.links import Link, steady_links
 from fedgmr.fleets.network import MIB, Network, NetworkSettings
-from fedgmr.fleets.simulated import SimulatedFleet
+from fedgmr.fleets.presence import Presence
+from fedgmr.fleets.simulated import OnLeaving, SimulatedFleet
 from fedgmr.fleets.sizes import IndexedSizes, LinearSizes, PaperSizes, Sizes, WireSizes
 from fedgmr.methods import Method
 from fedgmr.recipe import Recipe
 from fedgmr.server.aggregation import Merge
+from fedgmr.server.participation import Participation
 from fedgmr.server.server import Server
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap, kept_counts
@@ -113,6 +115,9 @@ def run_untrained(
     seconds: float = math.inf,
     seed: int = 0,
     after_tick: Callable[[Server, SimulatedFleet], None] | None = None,
+    participation: Participation | None = None,
+    presence: Presence | None = None,
+    on_leaving: OnLeaving = "finish",
 ) -> SimulatedFleet:
     """Run a method without its training for so many ticks or `seconds`; returns the fleet as it then is."""
     nothing = torch.empty(0)
@@ -128,8 +133,9 @@ def run_untrained(
         learning_rate=lambda tick: 0.0,
         seconds=seconds,
         seed=seed,
+        participation=participation,
     )
-    fleet = SimulatedFleet(network, _EmptyUpdates(), len(network.links))
+    fleet = SimulatedFleet(network, _EmptyUpdates(), len(network.links), presence=presence, on_leaving=on_leaving)
     federate(
         server,
         fleet,

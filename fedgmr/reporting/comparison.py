@@ -127,7 +127,7 @@ def compare(runs: Sequence[Run], *, target: float | None = None, clients: bool =
         The comparison. Unfinished runs are left out, with a note, unless no run has finished.
     """
     if not runs:
-        raise ValueError("no runs to compare: name at least one run directory")
+        raise ValueError("No runs to compare: name at least one run directory.")
     ended = [run for run in runs if run.status in _ENDED] or runs
     _check_comparable(ended)
     reading = ended[0].reading
@@ -169,11 +169,11 @@ def _check_comparable(runs: Sequence[Run]) -> None:
         seen = {str(run.summary[key]): run.path for run in runs if key in run.summary}
         if len(seen) > 1:
             listing = ", ".join(f"{value} ({path})" for value, path in seen.items())
-            raise ValueError(f"the runs differ in {key}: {listing}; compare one {key} at a time")
+            raise ValueError(f"The runs differ in {key}: {listing}; compare one {key} at a time.")
     led = {run.reading.label: run.path for run in runs}
     if len(led) > 1:
         listing = ", ".join(f"{name} ({path})" for name, path in led.items())
-        raise ValueError(f"the runs differ in their leading metric: {listing}; compare one at a time")
+        raise ValueError(f"The runs differ in their leading metric: {listing}; compare one at a time.")
 
 
 def _notes(runs: Sequence[Run], ended: Sequence[Run], groups: Mapping[str, Sequence[Run]]) -> list[str]:

@@ -133,5 +133,5 @@ def _column(rows: Sequence[Row], name: str, place: object) -> NDArray[Any]:
         raise ValueError(f"{place}: column {name!r} is not a table of numbers ({error})") from error
     if column.ndim != (2 if name in _PER_CLIENT else 1):
         expected = "one number per client" if name in _PER_CLIENT else "one number"
-        raise ValueError(f"{place}: column {name!r} should hold {expected} per evaluation")
+        raise ValueError(f"{place}: column {name!r} should hold {expected} per evaluation.")
     return column

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,10 +33,13 @@ class Recorder:
         """Checksum of all rows so far, without the host's clock."""
         return self._digest.hex
 
-    def cut_back(self, rows: int) -> None:
-        """Keep only the first `rows` rows of the file, which has them: its checkpoint was compared with it."""
+    def cut_back(self, rows: int, kept: Callable[[dict[str, Any], int], dict[str, Any]] = lambda row, _: row) -> None:
+        """Keep only the first `rows` rows of the file, which has them: its checkpoint was compared with it.
+
+        `kept` says of a row and its number what is kept of it.
+        """
         assert self._path is not None, "rows in memory are not resumed"
-        self.rows = read_rows(self._path, rows) if rows else []
+        self.rows = [kept(row, number) for number, row in enumerate(read_rows(self._path, rows) if rows else [])]
         # No digest covers the host's clock, and the run's own goes on from it.
         for number, row in enumerate(self.rows, start=1):
             wall = row.get(HOST_CLOCK)

@@ -182,13 +182,13 @@ def read_run(path: str | Path) -> Run:
     """
     directory = Path(path)
     if not directory.is_dir():
-        raise ValueError(f"{directory} is not a run directory: there is no such directory")
+        raise ValueError(f"{directory} is not a run directory: there is no such directory.")
     missing = [name for name in (RECIPE, METRICS) if not (directory / name).is_file()]
     if missing:
-        raise ValueError(f"{directory} is not a run directory: {' and '.join(missing)} missing")
+        raise ValueError(f"{directory} is not a run directory: {' and '.join(missing)} missing.")
     rows, summary = read_rows(directory / METRICS), read_summary(directory / SUMMARY)
     if not rows:
-        raise ValueError(f"{directory} is not a run directory yet: no complete evaluation in metrics.jsonl")
+        raise ValueError(f"{directory} is not a run directory yet: no complete evaluation in metrics.jsonl.")
     if "rows_digest" in summary and (len(rows), digest_rows(rows)) != (summary.get("rows"), summary["rows_digest"]):
         raise ValueError(
             f"{directory / METRICS} does not hold the {summary.get('rows')} rows that {SUMMARY} was written for: "
@@ -209,7 +209,7 @@ def read_summary(path: Path) -> Mapping[str, Any]:
         return summary
     version = summary.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise ValueError(f"{path} has schema_version {version}; this fedgmr reads version {SCHEMA_VERSION}")
+        raise ValueError(f"{path} has schema_version {version}; this fedgmr reads version {SCHEMA_VERSION}.")
     if not _DIGESTS.isdisjoint(summary) and summary.get("digest") != digest_summary(summary):
         raise ValueError(f"{path} was changed after it was written, its digest does not match: restore it.")
     wrong = [name for name in _NUMBERS if not _is_number(summary.get(name))]

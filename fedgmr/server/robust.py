@@ -47,6 +47,7 @@ class TrimmedMean(MaskAware):
 
     def _mean(self, values: Tensor, weights: Tensor, holders: Tensor) -> Tensor:
         left_out = torch.maximum((holders * self.trim + _CLOSE).floor(), (holders >= 3).to(values.dtype))
+        left_out = torch.minimum(left_out, (holders - 1) // 2)  # somebody stays
         rank = torch.arange(values.shape[1], device=values.device)
         inner = (rank >= left_out[:, None]) & (rank < (holders - left_out)[:, None])
         kept = weights * inner

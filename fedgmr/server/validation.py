@@ -29,7 +29,8 @@ class CheckMetrics:
         """That of the global model's sub-model at a level."""
         server = self._server
         if server.validate is not None and level not in self._levels:
-            self._levels[level] = server.validate(server.sub_model(level), server.buffers)
+            buffers = server.buffers[: (level + 1) * server.layout.buffer_size]  # kept per width: its own come last
+            self._levels[level] = server.validate(server.sub_model(level), buffers)
         return self._levels.get(level)
 
     def of_update(self, client: int) -> float | None:
@@ -54,6 +55,4 @@ def measure_update(server: "Server", c: Contribution) -> None:
     if server.client_levels[c.client] == len(server.ladder) - 1 or (count > 1 and count % server.rules.interval):
         return
     model = c.values if c.levels is None else c.levels.spread(c.values, torch.zeros_like(server.model))
-    # By width a client brings the statistics of its own widths alone.
-    buffers = torch.cat([c.buffers, server.buffers[len(c.buffers) :]])
-    server.own_metrics[c.client] = server.validate(model, buffers)
+    server.own_metrics[c.client] = server.validate(model, c.buffers)

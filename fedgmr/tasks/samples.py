@@ -69,11 +69,10 @@ class Samples:
             return each(lambda tensor: tensor[chosen], self.inputs), self.targets[chosen]
         return next(self.ahead([chosen]))
 
-    def classes(self, chosen: Chosen, count: int | None = None) -> Tensor:
+    def classes(self, chosen: Chosen, count: int) -> Tensor:
         """The classes of these samples; negative targets and those from `count` on are none: a loss leaves them out."""
         found: Tensor = torch.unique(self.targets[chosen])
-        found = found[found >= 0]
-        return found if count is None else found[found.long() < count]
+        return found[(found >= 0) & (found.long() < count)]
 
     def part(self, chosen: Chosen) -> "Samples":
         """Only these samples; what is not in memory stays where it is."""

@@ -40,6 +40,23 @@ def test_pace() -> None:
     assert updates == pytest.approx([10 * merges])
 
 
+def test_pace_of_those_who_take_part_and_are_there() -> None:
+    def pace(*overrides: str) -> tuple[float, float]:
+        recipe = recipe_for(HIGH, "fedgmr_without_restoration", protocol="paper", overrides=overrides)
+        updates, merges = count_updates(recipe, Layout.of(Conv2()))
+        return sum(updates) / merges, merges
+
+    assert pace("participation.count=2") == (pytest.approx(2, rel=0.02), pytest.approx(80_000 / 9.472743, rel=1e-3))
+    assert pace("participation.fraction=0.3", "method=fedasync")[0] == pytest.approx(1)
+    eight = "fleet.absences=[{clients: [0, 1, 2, 3, 4, 5, 6, 7], start: 0, end: 90000}]"
+    assert pace(eight)[0] == pytest.approx(2, rel=0.02)
+    # A day of 2,000 s, half of it night: what is counted are 474 s of the first morning.
+    night = "fleet.availability={kind: day_night, day: 0.5555555555555556, night: 0.2777777777777778, spread: 0}"
+    assert pace(night)[0] == pytest.approx(5, rel=0.03)
+    recipe = recipe_for(HIGH, "fedgmr", overrides=[*TINY, eight.replace("7]", "7, 8, 9]").replace("90000", "50")])
+    assert len(Probe.measure(recipe, make_task(recipe)).updates) == 5, "nobody is there at first"
+
+
 def test_seconds_of_a_run_by_hand() -> None:
     layout = Layout.of(Conv2())
     recipe = recipe_for(HIGH, "fedgmr_without_restoration", short=True, overrides=["evaluation.every_seconds=37.5"])

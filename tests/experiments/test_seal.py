@@ -176,6 +176,8 @@ def test_a_changed_model_is_refused(runs: Path, capsys: pytest.CaptureFixture[st
     assert verify_run(run) == "finished, 4 rows, 2 checkpoints, without views.safetensors"
     views.write_bytes(whole)
     assert verify_run(run) == "finished, 4 rows, 2 checkpoints"
+    min((run / "checkpoints").iterdir()).unlink()
+    assert verify_run(run) == "finished, 4 rows, 1 checkpoint"
 
 
 def test_a_store_does_not_count_a_run_that_lies(runs: Path) -> None:
@@ -303,7 +305,7 @@ def test_a_run_that_another_process_ends_while_its_lock_is_waited_for(
         with locked(directory):
             yield
 
-    monkeypatch.setattr("fedgmr.experiments.run.locked", locked_after_its_end)
+    monkeypatch.setattr("fedgmr.experiments.rundir.locked", locked_after_its_end)
     with pytest.raises(SettingError, match=r"begun' is finished: there is nothing to resume"):
         resume_run(runs / "begun")
     assert verify_run(runs / "begun").startswith("finished, 4 rows")

@@ -55,12 +55,14 @@ def test_without_a_partition_all_samples_are_the_nodes_own() -> None:
 
 def test_a_node_introduces_itself() -> None:
     node = ClientNode(recipe(), {"task.samples": 20})
-    hello = node.introduce("me", classes=True)
     owned = tuple(sorted(set(node.task.train.targets.tolist())))
+    node.task.train.targets[:3] = torch.tensor([255, owned[-1] + 1, -100])  # a loss leaves them out, and so does this
+    assert set(node.task.train.targets[3:].tolist()) == set(owned)
+    hello = node.introduce("me", classes=owned[-1] + 1)
     assert hello == Hello(client_id="me", partition=-1, samples=20, classes=owned, layout=hello.layout)
     assert len(hello.layout) == 32
-    assert ClientNode(recipe(), {}).introduce("", classes=False).classes == ()
-    other = ClientNode(recipe(task="e2e.tiny:normed"), {}).introduce("", classes=False)
+    assert ClientNode(recipe(), {}).introduce("", classes=0).classes == ()
+    other = ClientNode(recipe(task="e2e.tiny:normed"), {}).introduce("", classes=0)
     assert other.layout != hello.layout
 
 
@@ -118,7 +120,7 @@ def test_a_servers_recipe_imports_only_what_the_node_trusts(tmp_path: Path, monk
     monkeypatch.delenv("FEDGMR_TRUST")
     made = tmp_path / "made"
     text = json.dumps({**plain(recipe()), "task": {"name": "os:mkdir", "options": {"path": str(made)}}})
-    message = Message(make_content({"recipe": text, "classes": False}), dst_node_id=1, message_type=HELLO)
+    message = Message(make_content({"recipe": text, "classes": 0}), dst_node_id=1, message_type=HELLO)
 
     def hello(trust: str) -> None:
         config = {"state-dir": str(tmp_path / "state"), "trust": trust}

@@ -1,8 +1,10 @@
 """The server's app from its configuration to a run directory, and again from a checkpoint."""
 
+import contextlib
 import io
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ pytest.importorskip("flwr")
 from flwr.app import Context, Message, RecordDict
 
 from fedgmr.exchange import Diverged
+from fedgmr.experiments import rundir
 from fedgmr.experiments.run import resume_run, run_recipe
 from fedgmr.experiments.rundir import read_recipe
 from fedgmr.flower.server import server_app
@@ -295,6 +298,26 @@ def test_the_two_kinds_of_run_are_told_apart(recipe: Path, tmp_path: Path) -> No
         run_recipe(recipe_from({**RECIPE, "checkpoint": {"every": 1}}), tmp_path / "simulated", _Interrupting())
     with pytest.raises(ValueError, match="is a simulation"):
         run(grid(tmp_path, clock), RUN, {"output": str(tmp_path / "simulated"), "resume": True}, VirtualClock())
+
+
+def test_a_run_that_ended_while_its_lock_was_awaited_is_not_resumed(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has had the lock has finished it; going on from its checkpoint would forget its end."""
+    config = {"recipe": str(recipe), "output": str(tmp_path / "run"), "resume": False, "overrides": ""}
+    clock = VirtualClock()
+    with pytest.raises(ConnectionError):
+        run(grid(tmp_path, clock, blow=25.0), RUN, config, clock)
+
+    @contextlib.contextmanager
+    def finishing(directory: Path) -> Iterator[None]:
+        (directory / "summary.json").write_text('{"status": "finished"}')
+        yield
+
+    monkeypatch.setattr(rundir, "locked", finishing)
+    with pytest.raises(ValueError, match="is finished: there is nothing to resume"):
+        run(grid(tmp_path, clock, run_id=RUN + 1), RUN + 1, config | {"resume": True}, clock)
+    assert (tmp_path / "run" / "summary.json").exists()
 
 
 class _Interrupting(Watcher):

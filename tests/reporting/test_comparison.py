@@ -150,7 +150,7 @@ def test_runs_of_different_kinds_are_refused(tmp_path: Path, key: str) -> None:
 def test_wrong_arguments_are_refused(dirs: list[Path]) -> None:
     with pytest.raises(ValueError, match=r"target is 80: give the accuracy as a fraction"):
         compare_runs(dirs, target=80)
-    with pytest.raises(ValueError, match="no runs to compare"):
+    with pytest.raises(ValueError, match="No runs to compare"):
         compare_runs([])
 
 

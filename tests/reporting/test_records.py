@@ -65,7 +65,7 @@ def test_directory_that_is_not_a_run_is_named_with_what_is_missing(
         (small_run / name).unlink()
     with pytest.raises(ValueError, match="not a run directory") as caught:
         read_run(small_run)
-    assert str(caught.value) == f"{small_run} is not a run directory: {said}"
+    assert str(caught.value) == f"{small_run} is not a run directory: {said}."
 
 
 def test_missing_directory_and_missing_evaluations(tmp_path: Path) -> None:

@@ -30,6 +30,10 @@ def test_the_trimmed_mean_by_hand() -> None:
     assert TrimmedMean(trim=0.1).merge(three)[0].item() == 2.0, "of three at least one"
     ten = of_values([float(n) for n in range(10)], [1.0] * 8 + [0.5, 0.25])
     assert TrimmedMean().merge(ten)[0].item() == pytest.approx(sum(range(2, 8)) / 6)
+    # Half of ten but for a millionth, and of two: somebody stays.
+    assert TrimmedMean(trim=0.4999999).merge(ten)[0].item() == pytest.approx((4 + 5) / 2)
+    two = of_values([1.0, 4.0], [1.0, 2.0])
+    assert TrimmedMean(trim=0.4999999).merge(two)[0].item() == pytest.approx(3.0)
 
 
 def test_the_median_by_hand() -> None:

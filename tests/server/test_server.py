@@ -417,13 +417,21 @@ def test_own_updates_are_measured_on_arrival() -> None:
     assert [watcher.waited for watcher in at.memory.clients.values()] == [1, 1], "the last values again"
 
 
-def test_an_update_of_some_widths_is_measured_with_the_servers_statistics_of_the_others() -> None:
+def test_statistics_kept_per_width_are_measured_with_their_own_last() -> None:
+    """The evaluator takes the last ones it is given: those of the width that is measured, as for a level's view."""
     validate = Validator()
     rules = replace(CLIMBING, restoration=Saturation(metric="own_update"))
     at = server(rules, MODEL, densities=(0.25,), buffers=(7.0, 8.0), validate=validate)
     (task,) = at.tasks([0], 0.0)
     at.merge([replace(answer(task, 9.0), buffers=torch.tensor([3.0]))], 1.0)
-    assert validate.buffers == [[3.0, 8.0]]
+    assert validate.buffers == [[3.0]]
+
+    validate = Validator()
+    at = server(CLIMBING, MODEL, densities=(0.25, 0.5), buffers=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), validate=validate)
+    at.layout = Layout.of(nn.Sequential(nn.Linear(4, 1, bias=False), nn.BatchNorm1d(1, affine=False)))
+    assert at.layout.buffer_size == 2
+    at.merge([], 1.0), at.merge([], 2.0)
+    assert validate.buffers == [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]]
 
 
 def test_the_servers_watcher_measures_the_padded_model() -> None:

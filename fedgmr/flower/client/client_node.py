@@ -121,12 +121,12 @@ class ClientNode:
             raise SettingError(f"node-config has {key}={given}: give a whole number, at least {least}.")
         return int(given)
 
-    def introduce(self, client_id: str, *, classes: bool) -> Hello:
-        """This node's description of itself."""
+    def introduce(self, client_id: str, *, classes: int) -> Hello:
+        """This node's description of itself; with those that it has of so many classes, if there are any."""
         part, _ = self.samples(max(0, self.partition))
         owned: tuple[int, ...] = ()
         if classes:
-            owned = tuple(self.task.train.classes(torch.from_numpy(part).to(self.device)).tolist())
+            owned = tuple(self.task.train.classes(torch.from_numpy(part).to(self.device), classes).tolist())
         return Hello(
             client_id=client_id,
             partition=self.partition,

@@ -108,7 +108,7 @@ class Admission:
         guest.again, guest.unanswered, guest.asked = now + pause, now, before + 1
         if before:
             _log.warning("Node %d has not said hello yet: it is asked again.", start[0])
-        settings = {"recipe": self.terms.recipe, "checksum": self.terms.checksum, "classes": self.terms.classes > 0}
+        settings = {"recipe": self.terms.recipe, "checksum": self.terms.checksum, "classes": self.terms.classes}
         # A node that is busy with the first hello is not to find a heap of others behind it.
         patience = min(pause, self.patience) if before else self.patience
         self._send(start, HELLO, make_content(settings), Hello.read, partial(self._take_hello, start, now), patience)

@@ -26,7 +26,7 @@ from fedgmr.exchange import Diverged
 from fedgmr.experiments.assembly import Assembly, as_evaluated, make_server, make_task, resolve, usable_device
 from fedgmr.experiments.result import Result
 from fedgmr.experiments.run import run_assembly
-from fedgmr.experiments.rundir import locked, open_run
+from fedgmr.experiments.rundir import reopened
 from fedgmr.experiments.time_model import round_period
 from fedgmr.files import file_name
 from fedgmr.fleets.measurement import Meter
@@ -69,13 +69,14 @@ def run(
     `watchers` are told how the run goes, as those of `simulate`; an app of your own may give some.
     """
     output, resume = str(config.get("output", "")), bool(config.get("resume", False))
-    if resume:
-        directory = Path(output)
-        recipe = open_run(directory, split_names(str(config.get("trust", ""))))
-    else:
-        recipe = load_recipe(_recipe_source(str(config.get("recipe", "quickstart"))), _overrides(config))
-        directory = Path(output) if output else _new_directory(recipe.name)
-    with recipe.execution.own_threads(), locked(directory) if resume else contextlib.nullcontext():
+    with contextlib.ExitStack() as held:
+        if resume:
+            directory = Path(output)
+            recipe = held.enter_context(reopened(directory, split_names(str(config.get("trust", "")))))
+        else:
+            recipe = load_recipe(_recipe_source(str(config.get("recipe", "quickstart"))), _overrides(config))
+            directory = Path(output) if output else _new_directory(recipe.name)
+        held.enter_context(recipe.execution.own_threads())
         assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
         title = recipe.method.title or recipe.method.name
         try:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedgmr.submodels.channels.calls import Call, Checking, Recording, one_call
 from fedgmr.submodels.channels.classes import Dims
-from fedgmr.submodels.channels.notes import Notes
+from fedgmr.submodels.channels.notes import Notes, Whole
 from fedgmr.submodels.channels.operations import Following
 from fedgmr.submodels.channels.plan import ChannelPlan, Findings, Seen
 from fedgmr.submodels.channels.slicing import LAST_NORMS, NORMS, slice_module
@@ -92,11 +92,15 @@ def _perform(model: nn.Module, inputs: Inputs) -> Findings:
             notes.set(leaf, tuple(np.zeros(size, dtype=np.int64) for size in leaf.shape))
     with _plain_operations(), Following(notes), Recording(note):
         outputs = [notes.dims(leaf) for leaf in tree_leaves(outputs_of(model, inputs)) if isinstance(leaf, Tensor)]
-    for module in model.modules():  # the layers and directions of a recurrent module have one size
+    for path, module in model.named_modules():  # the layers and directions of a recurrent module have one size
         if isinstance(module, nn.RNNBase):
             hidden = [notes.dims(p)[1] for name, p in module.named_parameters() if name.startswith("weight_hh")]
             for other in hidden[1:]:
                 notes.classes.join(hidden[0], other)
+            for name, parameter in module.named_parameters():
+                if name.startswith("weight_hr"):
+                    reason = "an LSTM must have more cells than projections of them"  # or PyTorch sees no projection
+                    notes.whole.append(Whole(layer=path, reason=reason, entries=notes.dims(parameter)[1]))
     tensors = {name: notes.dims(tensor) for name, tensor in stored.items()}
     heads = _heads(notes, {name: tensors[name] for name in parameters}, outputs)
     for entries in (*notes.looked_up, *(entries for dims in outputs for entries in dims)):

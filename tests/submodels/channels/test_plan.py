@@ -239,6 +239,19 @@ def test_recurrent_layers_have_one_size() -> None:
     assert (small.input_size, small.hidden_size) == (3, 2)
 
 
+def test_an_lstm_with_projections_computes_at_every_width() -> None:
+    """PyTorch takes one whose cells and projections are equally many, as one and one, for one without projections."""
+    model = Calls(lambda at, x: at["head"](at["lstm"](x)[0]), lstm=nn.LSTM(3, 8, 2, proj_size=7), head=nn.Linear(7, 2))
+    plan = follow_channels(model, images(5, 3))
+    assert plan.groups == (Group(size=7),)
+    assert plan.whole == ("layers.lstm: an LSTM must have more cells than projections of them",)
+    for width, projections in (0.1, 1), (0.5, 4), (0.99, 7):
+        small = slice_module(model, plan, kept_mask(plan, width))
+        lstm = small.get_submodule("layers.lstm")
+        assert (lstm.hidden_size, lstm.proj_size) == (8, projections)
+        assert small(torch.zeros(5, 4, 3)).shape == (5, 4, 2)
+
+
 def test_a_group_norm_over_a_concatenation() -> None:
     def forward(at: nn.ModuleDict, x: Tensor) -> Tensor:
         return at["last"](at["norm"](torch.cat([at["one"](x), at["two"](x)], 1)))  # type: ignore[no-any-return]
