@@ -192,6 +192,25 @@ def test_a_node_that_goes_is_let_go_and_taken_back(tmp_path: Path) -> None:
     assert [event["client"] for event in journal(tmp_path) if event["event"] == "joined"].count(1) == 2
 
 
+def test_a_node_that_is_gone_gets_no_task_before_the_next_look(tmp_path: Path) -> None:
+    """Looks are at 0, 2, 4, ... s; it leaves at 6.5 s, and Flower says so to whoever asks for its answer."""
+    run = Deployed(partitions(1, tmp_path), tmp_path, clients=1, method="fedasync", rules={})
+
+    def leave() -> None:
+        run.clock.sleep(6.5)
+        run.nodes[1000].online = False
+        run.clock.sleep(20.0)
+        run.nodes[1000].online = True
+
+    def count(tick: int) -> None:
+        assert run.fleet.refused["unavailable"] <= 1
+
+    run.clock.spawn(leave)
+    run.drive(3, count)
+    assert run.fleet.refused == {"unavailable": 1}
+    assert run.server.updates == [3]
+
+
 def test_a_new_node_id_is_known_by_its_client_id(tmp_path: Path) -> None:
     nodes = partitions(3, tmp_path)
     run = Deployed(nodes, tmp_path, sections={"deployment": {"identity": "claimed"}})

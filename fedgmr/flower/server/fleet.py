@@ -279,6 +279,8 @@ class FlowerFleet:
         delays, client = self.flights.end(flight, reason), flight.task.client
         if delays:
             self.admission.ask_again(client, delays)
+        if reason == "unavailable":  # until the next look says otherwise; it would be lost again at once
+            self.roster.online.pop(flight.node, None)
         self._news.append(News(client=client, lost=True, refused=refused))
         self._known.pop(client, None)
         self._count_loss(flight, reason, refused=refused)
