@@ -258,6 +258,22 @@ def test_a_late_node_joins_at_any_tick(tmp_path: Path) -> None:
     assert run.server.profiles[2].samples > 0
 
 
+def test_two_nodes_with_the_same_partition_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nodes = partitions(3, tmp_path)
+    nodes[998].config["partition-id"] = 1
+    Deployed(nodes).drive(1)
+    said = [record.getMessage() for record in caplog.records if "both name" in record.getMessage()]
+    (words,) = said
+    assert words.startswith("The nodes of clients 1 and 2 both name partition-id=1:")
+    caplog.clear()
+    Deployed(partitions(3, tmp_path / "other")).drive(1)
+    nodes = partitions(2, tmp_path / "own")
+    for node in nodes.values():
+        del node.config["partition-id"]
+    Deployed(nodes, clients=2).drive(1)
+    assert "both name" not in caplog.text
+
+
 def test_nodes_beyond_the_fleet_wait(tmp_path: Path) -> None:
     nodes = partitions(4, tmp_path)
     run = Deployed(nodes, tmp_path, clients=3).drive(4)
