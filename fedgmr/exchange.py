@@ -8,7 +8,6 @@ level order.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
@@ -85,7 +84,7 @@ class News:
 
     client: int
     lost: bool = False  # its task will never come back
-    fault: Literal["", "refused", "diverged"] = ""  # why: its answer could not be read, or it says that it diverged
+    refused: bool = False  # because its answer could not be read
     samples: int | None = None  # it has joined, with so many samples
     classes: Sequence[int] = ()  # of these samples, where the server has asked for them
     seconds: float | None = None  # its last task took so long, from dispatch to arrival
@@ -103,6 +102,8 @@ class Verdict:
 
 class Diverged(ArithmeticError):  # noqa: N818 - what happened, as the command line reports it
     """A client's training produced a non-finite loss or weights, or that of most clients leaves all bounds."""
+
+    verdicts: Sequence[Verdict] = ()  # of the merge that has shown it, which nobody has heard
 
     def __init__(self, client: int, tick: int, sign: str = "loss or weights not finite") -> None:
         super().__init__(

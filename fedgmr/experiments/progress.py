@@ -90,6 +90,7 @@ class RunInProgress:
                 self._record(end)
                 self._complete()
         except Diverged as error:
+            fleet.told(error.verdicts)
             self._complete()
             if self.directory is not None:
                 write_summary(self.directory, self._summary("diverged") | {"problem": str(error)})

@@ -39,8 +39,7 @@ def locked(directory: Path) -> Iterator[None]:
 
     The lock ends with the process. It comes before any check, so of two new runs in one directory only one begins.
     """
-    if directory.exists() and not directory.is_dir():
-        raise SettingError(f"output is {str(directory)!r}, which is a file: give a directory.")
+    _refuse_file(directory)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK
     try:  # never through a link, and what is there stays as it is
@@ -83,11 +82,17 @@ def create_run(directory: Path, recipe_text: str) -> None:
 
 
 def check_unused(directory: Path) -> None:
-    """Refuse a directory that holds a run."""
+    """Refuse a directory that holds a run, and a file."""
+    _refuse_file(directory)
     if (directory / RECIPE).exists():
         raise SettingError(
             f"output is {str(directory)!r}, which holds a run already: resume it or give another directory."
         )
+
+
+def _refuse_file(directory: Path) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise SettingError(f"output is {str(directory)!r}, which is a file: give a directory.")
 
 
 def read_recipe(directory: Path, trust: Iterable[str] = ()) -> Recipe:

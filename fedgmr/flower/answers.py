@@ -22,7 +22,7 @@ _ERRORS = {2: "raised", 3: "expired", 5: "unavailable", 8: "crashed"}
 _MOST_SAMPLES = 10**9
 _LONGEST_TEXT, _LONGEST_LINE = 300, 400
 _SETTINGS = 2**20  # bytes that the settings of an answer may have, with the classes of a hello
-_CLIENT_REASONS = ("diverged", *(str(reason) for reason in wire.Reason))  # a client cannot make up words to count
+_CLIENT_REASONS = tuple(map(str, wire.Reason))  # a client cannot make up words to count
 
 
 class Failed(Exception):  # noqa: N818 - the outcome of a message
@@ -83,6 +83,14 @@ class Result:
         """The answer to `task`; Failed or Refused where it must not be used."""
         largest = wire.update_bytes(task.levels.sizes[task.level], terms.update_buffers(task), terms.value_type)
         settings, objects = read_answer(message, largest=largest)
+        if settings.get("refused") == "diverged":  # the server judges it, as in a simulation
+            none = torch.empty(0)
+            return cls(
+                update=Update(client=task.client, version=task.version, values=none, buffers=none, loss=math.nan)
+            )
+        if "refused" in settings:
+            reason = settings["refused"] if settings["refused"] in _CLIENT_REASONS else "other"
+            raise Failed(f"client-{reason}", str(settings.get("text", ""))[:_LONGEST_TEXT])
         if "lacks" in settings:
             return cls(lacks=_typed(settings, "lacks", str)[:_LONGEST_TEXT])
         expected = wire.Expected(
@@ -103,11 +111,14 @@ class Result:
         if decoded.report is not None:
             samples = decoded.report.samples
             report = Report(metric=decoded.report.metric_sum / samples, samples=samples)
-        device = task.model.device
+        device, whole = task.model.device, task.levels.whole(task.level)
+        values = torch.from_numpy(decoded.values).to(device)
         update = Update(
             client=task.client,
             version=task.version,
-            values=torch.from_numpy(decoded.values).to(device),
+            # As a simulation hands it over: the length of a change is a sum, which is rounded by its order.
+            values=task.levels.spread(values, values) if whole else values,
+            natural=whole,
             buffers=torch.from_numpy(decoded.buffers).to(device),
             loss=loss,
             report=report,
@@ -140,9 +151,6 @@ def read_answer(message: Message, *, largest: int = 0) -> tuple[Mapping[str, Any
     settings = content.config_records.get(SETTINGS)
     if settings is None:
         raise wire.Refused(wire.Reason.KIND, "the answer has no settings")
-    if "refused" in settings:
-        reason = settings["refused"] if settings["refused"] in _CLIENT_REASONS else "other"
-        raise Failed(f"client-{reason}", str(settings.get("text", ""))[:_LONGEST_TEXT])
     arrays = content.array_records.get(OBJECTS)
     return settings, {} if arrays is None else {name: array.data for name, array in arrays.items()}
 

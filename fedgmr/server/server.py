@@ -21,7 +21,7 @@ from fedgmr.server.buffer import Contribution
 from fedgmr.server.holds import Holds
 from fedgmr.server.label_aware import Labels
 from fedgmr.server.participation import Known, Participation, Uniform
-from fedgmr.server.recovery import Good, Recovery, go_back, strike, watch
+from fedgmr.server.recovery import Good, Recovery, strike, watch
 from fedgmr.server.restoration import Check, Memory
 from fedgmr.server.retreat import step_back
 from fedgmr.server.rules import ServerRules
@@ -163,7 +163,11 @@ class Server:
         for c in held:
             self.staleness[c.client] = self.tick - c.version
         self.tick += 1
-        watch(self, verdicts)
+        try:
+            watch(self, verdicts)
+        except Diverged as error:
+            error.verdicts = verdicts
+            raise
         self._restore_and_refresh(now)
         return verdicts
 
@@ -214,10 +218,8 @@ class Server:
         for item in news:
             if item.lost:
                 self._forget_task(item.client)
-            if item.fault == "refused":
+            if item.refused:
                 strike(self, item.client)
-            elif item.fault == "diverged":
-                self._note_divergence(item.client)
             if item.samples is not None:
                 self._note_samples(item.client, item.samples, item.classes)
             if item.seconds is not None:
@@ -274,13 +276,6 @@ class Server:
         self.recovery.undone.discard(client)
         if task is not None:
             self.batches[client] = task.first_batch
-
-    def _note_divergence(self, client: int) -> None:
-        """Take a client's word that its training diverged; that of most counts as updates out of bounds do."""
-        self.admission.outside.add(client)
-        if self.admission.sign():
-            self.tick += 1  # a tick has one model, and the tasks of this one have theirs
-            go_back(self, "divergence")
 
     def _note_samples(self, client: int, samples: int, classes: Sequence[int]) -> None:
         """Note what a client has joined with; before that it weighs as much as the average."""

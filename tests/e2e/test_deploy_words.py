@@ -24,6 +24,12 @@ def test_numbers_of_clients(quick: Command) -> None:
     assert quick("deploy", "local", "r.json", "--clients", "0").refusal() == "--clients is 0: give at least 1."
 
 
+@pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs the extra")
+def test_a_file_is_no_run_directory(quick: Command) -> None:
+    said = quick("deploy", "local", "r.json", "--clients", "1", "output=r.json")
+    assert said.refusal() == "output is 'r.json', which is a file: give a directory."
+
+
 @pytest.mark.skipif(importlib.util.find_spec("flwr") is not None, reason="the extra is installed")
 def test_missing_extra(quick: Command) -> None:
     said = quick("deploy", "local", "r.json", "--output", "run").refusal()

@@ -5,6 +5,7 @@ messages and the client's app, on a grid that delivers at those moments of virtu
 """
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -76,7 +77,9 @@ def simulated(plan: Recipe) -> tuple[list[Moment], dict[int, list[float]]]:
     return drive(run, ticks=TICKS), arrivals
 
 
-def deployed(plan: Recipe, arrivals: dict[int, list[float]], directory: Path) -> list[Moment]:
+def deployed(
+    plan: Recipe, arrivals: dict[int, list[float]], directory: Path, refused: Collection[str] = ()
+) -> list[Moment]:
     """The same with the Flower fleet."""
     clock = VirtualClock()
 
@@ -90,7 +93,7 @@ def deployed(plan: Recipe, arrivals: dict[int, list[float]], directory: Path) ->
     moments = drive(run, ticks=TICKS)
     run.fleet.close()
     assert clock.problems == []
-    assert run.fleet.refused == {}
+    assert set(run.fleet.refused) <= set(refused)
     return moments
 
 
@@ -135,6 +138,28 @@ def test_levels_are_taken_back_alike(tmp_path: Path) -> None:
     levels = [moment.levels for moment in moments]
     steps = {b - a for one, other in pairwise(levels) for a, b in zip(one, other, strict=True)}
     assert {-1, 1} <= steps
+
+
+def test_updates_are_shortened_alike(tmp_path: Path) -> None:
+    """By a share that follows from the lengths of changes, of whole models too."""
+    rules = {"coordination": {"period": 30.0}, "restoration": "none", "admission": {"beyond": "clip", "factor": 1.2}}
+    rules["admission"] |= {"least": 0.01}
+    plan = recipe("fedgmr", rules)
+    expected, arrivals = simulated(plan)
+    moments = deployed(plan, arrivals, tmp_path, refused={"clipped"})
+    assert [moment.learned() for moment in moments] == [moment.learned() for moment in expected]
+
+
+@pytest.mark.parametrize(("method", "rate"), [("fiarse", 0.12), ("fedasync", 0.3)])
+def test_clients_that_diverge_are_judged_alike(method: str, rate: float, tmp_path: Path) -> None:
+    """Their weights leave 16 bits; the server goes back to a good model, by which FIARSE ranks anew."""
+    optimizer = {"kind": "sgd", "momentum": 0.9}
+    training = {"learning_rate": rate, "batch_size": 30, "steps": 3, "optimizer": optimizer}
+    sections = {"task": "e2e.tiny:numbers", "partition": "iid", "network": {"values": "fp16"}, "training": training}
+    plan = recipe(method, {}, **sections)
+    expected, arrivals = simulated(plan)
+    moments = deployed(plan, arrivals, tmp_path, refused={"client-diverged", "change", "undone"})
+    assert [moment.learned() for moment in moments] == [moment.learned() for moment in expected]
 
 
 @pytest.mark.parametrize("method", ["fedgmr", "fedavg"])

@@ -42,7 +42,7 @@ def test_a_client_on_hold_gets_no_task(how: str) -> None:
         if how == "update":
             at.merge([answer(task, 1e6, 0.0)], now)
         else:
-            at.learn([News(client=3, lost=True, fault="refused")])
+            at.learn([News(client=3, lost=True, refused=True)])
             at.merge([], now)
     since = 4 if how == "update" else 3  # with the third of the merges, or before it
     assert at.recovery.events[0] == {"event": "held", "tick": since, "client": 3, "until": since + 10}

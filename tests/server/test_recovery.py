@@ -251,22 +251,6 @@ def test_what_a_client_did_before_it_was_put_on_hold_is_undone() -> None:
     assert [event["event"] for event in before.recovery.events] == ["held"]
 
 
-def test_clients_that_say_that_they_diverged() -> None:
-    at = shown(clients=4)
-    at.tasks(range(4), 0.0)
-    news = [News(client=client, lost=True, fault="diverged") for client in range(3)]
-    at.learn(news[:2])
-    with pytest.raises(Diverged, match="3 of 3 clients are out of bounds"):
-        at.learn(news[2:])
-    later = taught(shown(clients=4))
-    later.tasks(range(4), 4.0)
-    later.learn(news)
-    assert later.model.item() == pytest.approx(0.5), "three of three that have answered: back to the model of tick 2"
-    assert later.tick == 5, "a tick has one model"
-    assert later.recovery.undone == {3}
-    assert later.admission.outside == set()
-
-
 def test_where_most_are_out_of_bounds_the_model_comes_back_first() -> None:
     at = taught(shown(clients=4))
     tasks = at.tasks(range(3), 4.0)

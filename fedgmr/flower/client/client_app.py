@@ -84,7 +84,8 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _diverged(message: Message, text: str) -> Message:
-    return reply(message, {"refused": "diverged", "text": f"{text}: lower training.learning_rate"})
+    _log.warning("The training diverged (%s): lower training.learning_rate.", text)
+    return reply(message, {"refused": "diverged"})
 
 
 def _encoded(update: Update, order: Order, run: int, value_type: wire.ValueType) -> bytes:

@@ -137,6 +137,11 @@ class Admission:
             return
         guest.hello = None
         _log.info("Node %d is client %d with %d samples.", start[0], client, hello.samples)
+        if (other := self.roster.sharing(client)) is not None:
+            text = (
+                "The nodes of clients %d and %d both name partition-id=%d: of the same data they have the same samples."
+            )
+            _log.warning(text, other, client, hello.partition)
         self.journal.write("joined", client=client, node=str(start[0]), samples=hello.samples)
         self.news.append(hello.news(client))
         if seconds is not None and client not in self.meter.estimates:  # later ones may have waited behind a task

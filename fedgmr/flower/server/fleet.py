@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgmr import wire
-from fedgmr.exchange import DIVERGED, ClientTask, News, Update, Verdict
+from fedgmr.exchange import ClientTask, News, Update, Verdict
 from fedgmr.fleets.deployment import DeploymentSettings
 from fedgmr.fleets.measurement import Meter, Prior
 from fedgmr.fleets.multicast import KnownMaps
@@ -269,7 +269,8 @@ class FlowerFleet:
         self.flights.end(flight)
         self._known[task.client] = (task.map_version, task.level)
         took, training = reply.at - flight.sent, result.seconds.get("train", 0.0)
-        self._news += self.meter.observe(task, down=flight.down, up=reply.size, seconds=took, training=training)
+        if reply.size:  # a client that has diverged sends no values, by which its link could be measured
+            self._news += self.meter.observe(task, down=flight.down, up=reply.size, seconds=took, training=training)
         self.journal.accept(flight, bytes=reply.size, took=round(took, 3), client_seconds=dict(result.seconds))
         return result.update
 
@@ -278,10 +279,9 @@ class FlowerFleet:
         delays, client = self.flights.end(flight, reason), flight.task.client
         if delays:
             self.admission.ask_again(client, delays)
-        diverged = reason == DIVERGED
-        self._news.append(
-            News(client=client, lost=True, fault="diverged" if diverged else "refused" if refused else "")
-        )
+        if reason == "unavailable":  # until the next look says otherwise; it would be lost again at once
+            self.roster.online.pop(flight.node, None)
+        self._news.append(News(client=client, lost=True, refused=refused))
         self._known.pop(client, None)
         self._count_loss(flight, reason, refused=refused)
         _log.warning(

@@ -40,6 +40,12 @@ class Roster:
         """The client whose node this is."""
         return next((client for client, known in self.nodes.items() if known.node == node), None)
 
+    def sharing(self, client: int) -> int | None:
+        """Another client whose node names the same partition."""
+        partition = self.nodes[client].hello.partition
+        named = (c for c, known in self.nodes.items() if known.hello.partition == partition >= 0)
+        return next((other for other in named if other != client), None)
+
     def present(self, client: int) -> bool:
         """Whether the client's node is online and has said hello since it was started."""
         known = self.nodes.get(client)
