@@ -73,12 +73,12 @@ class Ranking:
 
     def refreshed(self, model: Tensor, previous: Tensor) -> Tensor:
         """Rank all weights together by Taylor importance, except that the floor of each tensor comes first."""
-        scores, magnitude = ((model - previous) * model).square(), model.abs()
-        lifted = scores.clone()
+        magnitude, change = model.abs(), model - previous
+        scores = torch.where(change.abs() > 2**-21 * magnitude, change * model, 0).square()  # less is rounding
         for tensor in self.tensors:
-            lifted[tensor[_descending(scores[tensor], magnitude[tensor])[: self.least(tensor)]]] = torch.inf
+            scores[tensor[_descending(scores[tensor], magnitude[tensor])[: self.least(tensor)]]] = torch.inf
         levels, weights = torch.zeros(self.size, dtype=torch.long), torch.cat(self.tensors)
-        order = _descending(lifted[weights], magnitude[weights])
+        order = _descending(scores[weights], magnitude[weights])
         levels[weights[order]] = _cut(len(weights), self.counts(len(weights)))
         return levels
 

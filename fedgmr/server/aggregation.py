@@ -37,8 +37,8 @@ class Merge:
     fleet_weight: Callable[[], float]  # Σ over all clients of the weight that each had at its last arrival
     labels: "Labels | None" = None  # who has which class; for label-aware averaging
 
-    def taken(self, over: _Over) -> Sequence[Contribution]:
-        """The updates that a mean is over."""
+    def taken(self, over: str) -> Sequence[Contribution]:
+        """The updates that a rule merges: all that are kept, or those that have arrived."""
         return self.held if over == "buffer" else self.fresh
 
 
@@ -51,7 +51,7 @@ _OVER = {
 
 
 class Aggregation(Protocol):
-    """A merge rule."""
+    """A merge rule. One that takes the arrivals alone says so by an `over` that is not `buffer`."""
 
     kind: ClassVar[str]
 
@@ -142,6 +142,7 @@ class Mixing:
     """FedAsync's server step: W ← (1 - a)·W + a·w with a = rate × weight, on the coordinates the client holds."""
 
     kind: ClassVar[str] = "mixing"
+    over: ClassVar[str] = "arrivals"
     rate: float = field(default=0.6, metadata={"above": 0, "at_most": 1, "help": "a of a fresh update"})
 
     def merge(self, merge: Merge) -> tuple[Tensor, Tensor]:

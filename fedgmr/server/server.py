@@ -159,8 +159,9 @@ class Server:
                 self._forget_task(verdict.client)
         fresh, held = self.rules.buffer.take(fresh, self.buffer, self.tick)
         self.previous = self.model
-        self.model, self.buffers = self.rules.aggregation.merge(self.inputs(self.tick, held, fresh, starts))
-        for c in held:
+        rule, inputs = self.rules.aggregation, self.inputs(self.tick, held, fresh, starts)
+        self.model, self.buffers = rule.merge(inputs)
+        for c in inputs.taken(getattr(rule, "over", "buffer")):
             self.staleness[c.client] = self.tick - c.version
         self.tick += 1
         try:

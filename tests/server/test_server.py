@@ -162,6 +162,7 @@ def test_arrivals_alone_beside_a_buffer() -> None:
     rules = replace(ALPHA_1, aggregation=MaskAware(over="arrivals"))
     at, models = three_merges(rules)
     assert models == pytest.approx([2.0, 6.0, 6.0]), "nothing arrives at the third merge"
+    assert at.staleness == [0, 1], "as at the second merge: the third merged nothing"
     (task,) = at.tasks([0], 3.0)
     at.merge([answer(task, 9.0)], 4.0)
     assert at.model.item() == 9.0
@@ -226,12 +227,16 @@ def test_without_a_buffer_the_padded_model_is_of_the_last_updates() -> None:
 def test_changes_are_taken_from_the_model_the_client_started_from() -> None:
     rules = replace(ALPHA_1, aggregation=GradientAverage())
     # 0 + 2/2; 1 + ((4 - 1) + (10 - 0)/2)/2; nothing fresh
-    assert three_merges(rules)[1] == [1.0, 5.0, 5.0]
+    at, models = three_merges(rules)
+    assert models == [1.0, 5.0, 5.0]
+    assert at.staleness == [0, 1], "what is kept for the padded model is not merged again"
 
 
 def test_other_aggregations_in_the_server() -> None:
     # halves of fresh updates, a quarter of the one that is one merge old; in the order of the clients
-    assert three_merges(replace(ALPHA_1, aggregation=Mixing(rate=0.5)))[1] == [1.0, 2.5 * 0.75 + 2.5, 4.375]
+    at, models = three_merges(replace(ALPHA_1, aggregation=Mixing(rate=0.5)))
+    assert models == [1.0, 2.5 * 0.75 + 2.5, 4.375]
+    assert at.staleness == [0, 1]
     assert three_merges(replace(ALPHA_1, aggregation=ZeroPadded()))[1] == pytest.approx([2.0, 6.0, 6.4])
 
 

@@ -51,6 +51,13 @@ def test_equal_importance_goes_by_magnitude_then_index() -> None:
     assert Taylor().rank(at).levels.tolist() == [3, 0, 1, 2]
 
 
+def test_rounding_is_no_movement() -> None:
+    # 5 differs by one unit in the last place, 3 by a hundred thousand of them: only 3 has moved.
+    nudged = torch.nextafter(torch.tensor(5.0), torch.tensor(6.0)).item()
+    at = inputs(layout_of(4), [5, -6, 3, 4], [nudged, -6, 2.97, 4])
+    assert Taylor().rank(at).levels.tolist() == [2, 1, 0, 3]
+
+
 def test_floor_count() -> None:
     sizes = (1, 30, 99, 100, 149, 150, 1000)
     counts = {place.size: place.floor_count(0.02) for place in layout_of(*sizes).prunable}
