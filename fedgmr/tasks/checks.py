@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgmr.seeding import borrowed_generator
 from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.submodels.inputs import Inputs, each, leaves, outputs_of
 from fedgmr.tasks.collation import type_of
@@ -86,7 +87,7 @@ def _kind(samples: Samples) -> str:
 def _made(task: "Task") -> nn.Module:
     """The model, without weights where that is possible."""
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        with borrowed_generator(), torch.device("meta"):
             first, second = task.model(), task.model()
     except Exception:
         try:
