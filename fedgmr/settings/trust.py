@@ -21,7 +21,9 @@ _allowed: ContextVar[frozenset[str] | None] = ContextVar("_allowed", default=Non
 @contextmanager
 def foreign_settings(trust: Iterable[str] = ()) -> Iterator[None]:
     """Within, only packages and import paths in `trust` (or this one) and in FEDGMR_TRUST are imported."""
-    token = _allowed.set(frozenset([trust] if isinstance(trust, str) else trust) | set(split_names(os.environ.get(TRUST_VARIABLE, ""))))
+    token = _allowed.set(
+        frozenset([trust] if isinstance(trust, str) else trust) | set(split_names(os.environ.get(TRUST_VARIABLE, "")))
+    )
     try:
         yield
     finally:
