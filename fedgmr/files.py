@@ -33,7 +33,8 @@ def write_atomic(path: Path, content: str | bytes | Callable[[Path], object]) ->
 
     Args:
         path: the file; its folder must exist.
-        content: the whole content, text as UTF-8; or a function that writes it to the path it is given.
+        content: the whole content, text as UTF-8 (with `?` for what is no text in the name of a file); or a function
+            that writes it to the path it is given.
 
     Raises:
         OSError: it cannot be written (a full disk, no permission); it names the file, and nothing is left of it.
@@ -47,7 +48,7 @@ def write_atomic(path: Path, content: str | bytes | Callable[[Path], object]) ->
             content(draft)
             draft.chmod(mode)  # safetensors puts a private file in its place
         else:
-            draft.write_bytes(content.encode() if isinstance(content, str) else content)
+            draft.write_bytes(content.encode(errors="replace") if isinstance(content, str) else content)
         with draft.open("rb") as stream:
             os.fsync(stream.fileno())
         os.replace(draft, path)

@@ -3,9 +3,15 @@
 Two draws with the same name are equal on any machine, in any batch, before or after a resume.
 """
 
+import threading
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
+import torch
+
+_TURN = threading.RLock()  # PyTorch has one generator for all threads, and each may be at a run of its own
 
 
 def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
@@ -16,6 +22,13 @@ def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
 def derived_seed(seed: int, purpose: str, *keys: int) -> int:
     """A 63-bit seed under the same naming, for `torch.manual_seed`."""
     return int(_sequence(seed, purpose, keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@contextmanager
+def borrowed_generator() -> Iterator[None]:
+    """PyTorch's own generator for this block alone, to be seeded and drawn from; then it is as it was before."""
+    with _TURN, torch.random.fork_rng(devices=[]):
+        yield
 
 
 def _sequence(seed: int, purpose: str, keys: tuple[int, ...]) -> np.random.SeedSequence:

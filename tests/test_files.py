@@ -20,6 +20,8 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     write_atomic(path, "new ü\r\n")
     assert path.read_bytes() == "new ü\r\n".encode()
     assert path.stat().st_mode & 0o777 == 0o666 & ~current_umask()
+    write_atomic(path, os.fsdecode(b"a name \xff"))
+    assert path.read_bytes() == b"a name ?"
     write_atomic(path, b"\xff")
     assert path.read_bytes() == b"\xff"
 

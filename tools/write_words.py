@@ -13,6 +13,7 @@ from typing import Any
 from fedgmr.cli.main import make_parser
 from fedgmr.fleets.presets import CLASSES, COMPOSITIONS
 from fedgmr.methods import BUILT_IN as METHODS
+from fedgmr.paper.planning import COMPUTED, studies
 from fedgmr.recipe import Recipe, shipped_recipes
 from fedgmr.settings.slots import keys_of
 from fedgmr.settings.text import read_mapping
@@ -66,8 +67,8 @@ def _keys(kind: type[Any], prefix: str = "") -> dict[str, list[str]]:
 
 
 def _command(parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """Options (false: a flag, true: with a value, or the values), other words, verbs; whether it takes a recipe."""
-    node: dict[str, Any] = {"options": {}, "words": [], "recipe": False, "verbs": {}}
+    """Options (false: a flag, true: with a value, or the values), other words, verbs; whether recipes, keys follow."""
+    node: dict[str, Any] = {"options": {}, "words": [], "recipe": False, "keys": False, "verbs": {}}
     for action in parser._actions:
         choices = list(action.choices) if action.choices is not None else []
         if isinstance(action, argparse._SubParsersAction):
@@ -75,8 +76,9 @@ def _command(parser: argparse.ArgumentParser) -> dict[str, Any]:
         elif action.option_strings:
             node["options"] |= dict.fromkeys(action.option_strings, choices or action.nargs != 0)
         else:
-            node["words"] += choices
-            node["recipe"] |= action.dest == "recipe"
+            node["words"] += [*studies(), *COMPUTED] if action.dest == "table" else choices
+            node["recipe"] |= "RECIPE" in str(action.metavar)
+            node["keys"] |= action.dest == "recipe"
     return node
 
 

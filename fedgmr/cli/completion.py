@@ -38,13 +38,15 @@ def complete(line: str) -> list[str]:
         found = list(node["options"])
     elif node["verbs"]:
         found = list(node["verbs"])
-    elif "=" in current and node["recipe"]:
+    elif "=" in current and node["keys"]:
         key, _, current = current.partition("=")
         found = known["keys"].get(key, [])
     else:
         found = list(node["words"])
         if node["recipe"]:
-            found += [*known["list"]["Recipes"], *_next_keys([*known["keys"], "output"], current)]
+            found += known["list"]["Recipes"]
+        if node["keys"]:
+            found += _next_keys([*known["keys"], "output"], current)
     return [word for word in found if word.startswith(current)]
 
 

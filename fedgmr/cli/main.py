@@ -6,13 +6,14 @@ Each file beside this one holds a group of verbs with their arguments.
 """
 
 import argparse
+import io
 import os
 import signal
 import sys
 import threading
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -26,8 +27,12 @@ _LISTS = ("recipe", "changes", "runs", "directories", "words")  # arguments of s
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     warnings.showwarning = _show_warning
-    with suppress(FileNotFoundError):  # a directory that is no longer there
+    _prepare_output()
+    try:
         sys.path.append(os.getcwd())  # a user's own task or method lies where the command is called
+    except FileNotFoundError:  # where torch cannot be loaded
+        print("fedgmr: The working directory is no longer there: change to one that is.", file=sys.stderr)
+        return 2
     with _polite_ends():
         try:
             with said_when_slow("loading torch"):
@@ -66,6 +71,15 @@ def _explained(error: BaseException) -> tuple[str, int | None]:
     if (shortage := memory_shortage(error)) is not None:
         return f"out of memory ({shortage}); {onward}" if onward else f"out of memory ({shortage}).", 2
     return "", None
+
+
+def _prepare_output() -> None:
+    """Have output that was closed (`>&-`) go nowhere, and letters that a terminal lacks escaped, as in errors."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

@@ -20,10 +20,11 @@ class Tail:
             number = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return [] if self._seen is None else None
+        now, seen = os.fstat(number), self._seen
+        if not stat.S_ISREG(now.st_mode):  # Python opens no directory, and would leave the number open
+            os.close(number)
+            return []
         with os.fdopen(number, "rb") as file:
-            now, seen = os.fstat(number), self._seen
-            if not stat.S_ISREG(now.st_mode):
-                return []
             if seen is not None and (
                 (now.st_dev, now.st_ino) != (seen.st_dev, seen.st_ino)
                 or now.st_size < self._offset

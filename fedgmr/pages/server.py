@@ -31,7 +31,7 @@ class PageServer(ThreadingHTTPServer):
         self.watch = Watch(directories)
         self.token = secrets.token_urlsafe(24)
         self.policy = f"{policy(live=True)}; frame-ancestors 'none'"
-        self.page = page(self.watch.title).encode()
+        self.page = page(self.watch.title).encode(errors="replace")
         super().__init__((ADDRESS, port), _Answer)
 
     @property

@@ -20,8 +20,9 @@ _allowed: ContextVar[frozenset[str] | None] = ContextVar("_allowed", default=Non
 
 @contextmanager
 def foreign_settings(trust: Iterable[str] = ()) -> Iterator[None]:
-    """Within, only packages and import paths in `trust` and in FEDGMR_TRUST are imported."""
-    token = _allowed.set(frozenset(trust) | set(split_names(os.environ.get(_TRUST_VARIABLE, ""))))
+    """Within, only packages and import paths in `trust` (or this one) and in FEDGMR_TRUST are imported."""
+    given = [trust] if isinstance(trust, str) else trust
+    token = _allowed.set(frozenset([*given, *split_names(os.environ.get(_TRUST_VARIABLE, ""))]))
     try:
         yield
     finally:

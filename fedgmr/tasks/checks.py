@@ -4,6 +4,7 @@ A large model is tried without weights (PyTorch's meta device) where it can be, 
 next: `trial.py`, loss and metrics; `given.py`, which refuses data.
 """
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgmr.seeding import borrowed_generator
 from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.submodels.inputs import Inputs, each, leaves, outputs_of
 from fedgmr.tasks.collation import type_of
@@ -70,6 +72,8 @@ def check_data(task: "Task") -> None:
         if outputs is not None:
             _check_range(task, part, samples.targets, outputs, targets)
             try_outputs(task, outputs, targets.cpu())
+            if not samples.lazy:
+                _check_numbers(task, part, samples)
 
 
 def _kind(samples: Samples) -> str:
@@ -83,7 +87,7 @@ def _kind(samples: Samples) -> str:
 def _made(task: "Task") -> nn.Module:
     """The model, without weights where that is possible."""
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        with borrowed_generator(), torch.device("meta"):
             first, second = task.model(), task.model()
     except Exception:
         try:
@@ -133,6 +137,24 @@ def _failure(task: "Task", model: nn.Module, prepared: Inputs, error: Exception)
         wanted = str(next(iter(weights))).removeprefix("torch.")
         fix = f"the model computes in {wanted}; convert the inputs, by prepare=lambda x: x.to(torch.{wanted}) or before"
     return f"{task.name}.model cannot take two samples, inputs of {shapes} ({reason}): {fix}."
+
+
+@torch.no_grad()
+def _check_numbers(task: "Task", part: str, samples: Samples) -> None:
+    """Refuse data that is NaN or infinite, unless the loss is a number all the same: a model may fill gaps."""
+    before = 0
+    for inputs, targets in samples.split(math.ceil(len(samples) / task.evaluation_batch)):
+        numbers = [tensor.float() for tensor in (*leaves(inputs), targets) if tensor.is_floating_point()]
+        gaps = sum(tensor.isfinite().logical_not().reshape(len(targets), -1).any(1).cpu() for tensor in numbers)
+        if isinstance(gaps, Tensor) and gaps.any():
+            outputs = outputs_of(task.initial_model(0).eval(), task.inputs(each(Tensor.cpu, inputs)))
+            if not task.loss(outputs, targets.cpu()).isfinite():
+                at = before + int(gaps.nonzero()[0])
+                raise ValueError(
+                    f"{task.name}.{part} holds NaN or infinity at sample {at}, and the loss there is no number: leave "
+                    "such samples out, or fill them in."
+                )
+        before += len(targets)
 
 
 def _looks_up(model: nn.Module) -> bool:

@@ -41,6 +41,8 @@ def stack(values: Sequence[Any], where: str) -> Inputs:
 def tensor_of(value: Any, where: str) -> Tensor:
     """A tensor, an array, a column of a table or an image (then [channels, height, width]) as a tensor."""
     if isinstance(value, Tensor):
+        if value.layout != torch.strided:
+            raise ValueError(f"{where} is a sparse tensor: give it dense, by to_dense().")
         return value
     image = hasattr(value, "getbands")
     if hasattr(value, "to_numpy"):

@@ -62,11 +62,11 @@ class Samples:
         return f"<{len(self):,} samples{', lazy' if self.lazy else ''}>"
 
     def __getitem__(self, chosen: Chosen) -> Batch:
-        """The inputs and targets of these samples."""
+        """The inputs and targets of these samples, as copies: a `prepare`, model or loss may change them in place."""
         if not isinstance(chosen, slice | Tensor | np.ndarray):
             raise TypeError("Samples are chosen by a slice or an array of indices; their parts: .inputs, .targets")
         if not isinstance(self.inputs, LazyInputs):
-            return each(lambda tensor: tensor[chosen], self.inputs), self.targets[chosen]
+            return each(lambda tensor: _copied(tensor, chosen), self.inputs), _copied(self.targets, chosen)
         return next(self.ahead([chosen]))
 
     def classes(self, chosen: Chosen, count: int) -> Tensor:
@@ -87,7 +87,7 @@ class Samples:
             return
         waiting: deque[tuple[Future[Inputs], Tensor]] = deque()
         for chosen in batches:
-            waiting.append((self.inputs.begin(self._places(chosen)), self.targets[chosen]))
+            waiting.append((self.inputs.begin(self._places(chosen)), _copied(self.targets, chosen)))
             if len(waiting) > _AHEAD:
                 yield self._handed_out(*waiting.popleft())
         while waiting:
@@ -110,6 +110,10 @@ class Samples:
 
     def _handed_out(self, read: "Future[Inputs]", targets: Tensor) -> Batch:
         return each(lambda tensor: tensor.to(self.device), read.result()), targets
+
+
+def _copied(tensor: Tensor, chosen: Chosen) -> Tensor:
+    return tensor[chosen].clone() if isinstance(chosen, slice) else tensor[chosen]  # arrays of indices copy anyway
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

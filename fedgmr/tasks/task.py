@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgmr.seeding import derived_seed, generator
+from fedgmr.seeding import borrowed_generator, derived_seed, generator
 from fedgmr.settings.build import imported
 from fedgmr.settings.refusals import SettingError, suggestion
 from fedgmr.submodels.inputs import Inputs
@@ -102,7 +102,7 @@ class Task:
 
     def initial_model(self, seed: int) -> nn.Module:
         """A fresh model whose initial weights belong to `seed`."""
-        with torch.random.fork_rng(devices=[]):
+        with borrowed_generator():
             torch.manual_seed(derived_seed(seed, "model"))
             return self.model()
 

@@ -79,7 +79,7 @@ def _as_csv(columns: Sequence[str], lines: Sequence[Line]) -> bytes:
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
-    return text.getvalue().encode()
+    return text.getvalue().encode(errors="replace")
 
 
 def _as_parquet(columns: Sequence[str], lines: Sequence[Line]) -> bytes:

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from fedgmr.seeding import borrowed_generator
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.inputs import Inputs
 from fedgmr.submodels.layout import Layout, lies_channels_last
@@ -185,7 +186,7 @@ class LocalTraining:
             return "sequential"
         model = OwnDropout.install(self._model(), torch.Generator()).train()
         before = torch.default_generator.get_state()
-        with torch.random.fork_rng(devices=[]):
+        with borrowed_generator():
             products = sum(work.products for work in LayerWork.observe(model, self._batch()).values())
             draws = not torch.equal(torch.default_generator.get_state(), before)
         return "threaded" if products <= _SMALL and not draws else "sequential"
@@ -201,7 +202,7 @@ class LocalTraining:
         large = SparseCutter.large_layers(model, self.layout, execution.sparse_from)
         if not large:
             return 0.0
-        with torch.random.fork_rng(devices=[]):  # the layer that is timed is drawn, too
+        with borrowed_generator():  # the layer that is timed is drawn, too
             found = LayerWork.observe(model, self._batch())
             works = [found[layer] for layer in large.values() if layer in found]
             largest = max(works, key=lambda work: work.products, default=None)

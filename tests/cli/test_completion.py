@@ -31,6 +31,9 @@ from fedgmr.cli.completion import BASH, complete
         ("fedgmr deploy ", ["local", "init"]),
         ("fedgmr deploy local quick", ["quickstart"]),
         ("fedgmr deploy local --c", ["--clients"]),
+        ("fedgmr table p", ["plugin", "patience", "participation.", "partition.", "partition="]),  # and no recipe
+        ("fedgmr table training.st", ["training.steps="]),
+        ("fedgmr demo q", []),
         ("fedgmr nonsense ex", ["export"]),
     ],
 )

@@ -1,5 +1,6 @@
 """Directories and options that a command cannot use are refused before it does half of what was asked."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,18 @@ def test_a_working_directory_that_is_gone(
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert main(["list"]) == 0
-    assert main(["verify", "runs"]) == 2
-    assert capsys.readouterr().err == "fedgmr: There are no runs below runs: give run directories.\n"
+    assert main(["show", "quickstart"]) == 2
+    assert capsys.readouterr().err == "fedgmr: The working directory is no longer there: change to one that is.\n"
+
+
+def test_output_that_lacks_letters_or_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = (tmp_path / "out").open("w", encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", file)
+    assert main(["show", "quickstart", "name=ü±"]) == 0
+    assert r"name: \xfc\xb1" in (tmp_path / "out").read_text()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert main(["show", "quickstart"]) == 0
 
 
 def test_the_home_directory_in_an_output(monkeypatch: pytest.MonkeyPatch) -> None:

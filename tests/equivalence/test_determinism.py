@@ -1,10 +1,12 @@
 """The seed decides everything; clients may validate instead of the server, and that too is decided by the seed."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from e2e import tiny
 
 from equivalence.runs import BRISK, drive, objects
@@ -30,6 +32,17 @@ def test_the_seed_decides_the_run(method: str, rules: dict[str, Any]) -> None:
     assert len(first) > 1
     assert first[-1] != other[-1]
     assert first[-1][1] != other[-1][1]  # the weights, not only the times
+
+
+def test_runs_in_threads_of_one_process_are_those_that_run_alone() -> None:
+    """Initial weights and dropout are drawn from PyTorch's generator, which all threads share."""
+    given = torch.get_rng_state()
+    settings = {"method": "fedgmr", "rules": BRISK, "seconds": 150.0}
+    alone = [_history(**settings, seed=seed) for seed in (4, 5, 6)]
+    with ThreadPoolExecutor(3) as threads:
+        together = [*threads.map(lambda seed: _history(**settings, seed=seed), (4, 5, 6))]
+    assert together == alone
+    assert torch.equal(torch.get_rng_state(), given)
 
 
 def test_the_seed_decides_each_part() -> None:

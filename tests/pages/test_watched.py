@@ -368,6 +368,15 @@ def test_links_out_of_the_directory_are_not_followed(make_run: Any, tmp_path: Pa
     assert watch.provenance(0) == {"recipe": "", "facts": {}}
 
 
+def test_rows_that_are_a_directory(make_run: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", 2)
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    watch, before = Watch([tmp_path]), len(os.listdir("/dev/fd"))
+    assert [entry["rows"] for _ in range(3) for entry in watch.state()["runs"]] == [0, 0, 0]
+    assert len(os.listdir("/dev/fd")) == before  # no file is left open
+
+
 def test_a_summary_that_was_changed(make_run: Any, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run / "summary.json").write_text('{"schema_version": 1, "status": "finished", "digest": "0"}')

@@ -74,6 +74,7 @@ def test_with_trust_and_in_ones_own_recipe(mark: Path, sections: dict[str, Any])
     expected = recipe_from(data(**sections))
     for trust in ("foreign", "foreign.tasks"):
         assert foreign_recipe(data(**sections), [trust]) == expected
+        assert foreign_recipe(data(**sections), trust) == expected  # one, not its letters
     if "methods" not in sections:
         assert foreign_recipe(data(**sections), import_paths(plain(expected))) == expected
     for other in ("foreig", "foreign.task", "tasks", "foreign.tasks.dense"):

@@ -1,5 +1,6 @@
 """Data as users have it becomes the same samples, in memory or lazy, and the same run."""
 
+import copy
 import sys
 import threading
 from collections.abc import Mapping
@@ -279,6 +280,27 @@ def test_targets_that_a_loss_leaves_out(method: str) -> None:
     )
     model = final((X, left_out), lambda: nn.Sequential(nn.Linear(4, 60), nn.ReLU(), nn.Linear(60, 3)), method=method)
     assert all(torch.isfinite(tensor).all() for tensor in model.values())
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_data_stays_as_it_is_where_a_task_changes_it_in_place(*, lazy: bool) -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets.sub_(1))
+
+    def losses(targets: Tensor, **given: Any) -> list[float]:
+        data = X.clone(), targets.clone()
+        task = fedgmr.Task(name="t", model=lambda: copy.deepcopy(net), train=data, test=data, lazy=lazy, **given)
+        result = fedgmr.simulate(
+            task, seconds=6, training={"batch_size": 5}, evaluation={"every_seconds": 1}, progress=False
+        )
+        assert torch.equal(data[0], X)
+        assert torch.equal(data[1], targets)
+        return [row["loss"] for row in result.history]
+
+    net = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+    plain = losses(Y, prepare=lambda x: x * 2)
+    assert len(plain) > 4
+    assert losses(Y + 1, prepare=lambda x: x.mul_(2), loss=loss) == plain
 
 
 def test_executors_for_one_tensor_in_memory_are_told() -> None:

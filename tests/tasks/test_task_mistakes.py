@@ -16,6 +16,7 @@ from tasks.test_given import Table
 
 X, Y = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
 NET = nn.Linear(4, 3)
+GAPS = torch.where(torch.arange(48).reshape(12, 4) == 29, float("nan"), X)  # at sample 7
 ROWS = [(x, int(y)) for x, y in zip(X, Y, strict=True)]
 TEXTS = [{"text": "a b", "label": 0}, {"text": "c d", "label": 1}]
 
@@ -177,6 +178,18 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"model": lambda: OwnWord(5, 3)},
         r"t\.model cannot take two samples, inputs of float32 \[2, 4\] \(.*\): make model and data fit each other\.",
     ),
+    "sparse inputs": (
+        {"train": (X.to_sparse(), Y)},
+        r"t\.train's inputs is a sparse tensor: give it dense, by to_dense\(\)\.",
+    ),
+    "a gap in the inputs": (
+        {"train": (GAPS, Y), "evaluation_batch": 5},
+        r"t\.train holds NaN or infinity at sample 7, and the loss there is no number: leave such samples out, or fill",
+    ),
+    "a gap in the targets": (
+        {"train": (X, GAPS[:, :3]), "test": (X, X[:, :3]), "loss": nn.MSELoss(), "metric": fedgmr.metrics.mae()},
+        r"t\.train holds NaN or infinity at sample 7, and the loss there is no number",
+    ),
     "different test data": (
         {"test": (X.double(), Y)},
         r"t\.train has inputs of float32 with 1 dimensions, .* and t\.test has inputs of float64 with .*: make both ",
@@ -227,6 +240,7 @@ def test_nothing_is_refused_that_works() -> None:
         {"train": (X.byte(), Y), "test": (X.byte(), Y), "prepare": lambda x: x.float() / 255},
         {"model": lambda: nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(20, 3))}
         | {part: (X.abs().long(), Y) for part in ("train", "test")},
+        {"train": (GAPS, Y), "prepare": torch.nan_to_num_},
         {"train": (X[:, None].expand(-1, 5, -1), Y)} | {"test": (X[:, None], Y), "prepare": lambda x: x.mean(1)},
     ):
         good: dict[str, Any] = {"name": "t", "model": lambda: nn.Linear(4, 3), "train": (X, Y), "test": (X, Y)}

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
+from fedgmr.seeding import borrowed_generator
 from fedgmr.submodels.channels.calls import Call, Checking, Recording, one_call
 from fedgmr.submodels.channels.classes import Dims
 from fedgmr.submodels.channels.notes import Notes, Whole
@@ -65,7 +66,7 @@ def _failed_call(model: nn.Module, plan: ChannelPlan, calls: Sequence[Call], inp
         checking = Checking(calls, kept)
         small = slice_module(model, plan, kept)
         try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]), checking:
+            with torch.no_grad(), borrowed_generator(), checking:
                 outputs_of(small, inputs)
         except Exception:
             return min(checking.at, len(calls) - 1)

@@ -4,10 +4,12 @@ Read next: `fedgmr/training/submodel/workspace.py`, where a task is trained; `th
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 import torch
 
 from fedgmr.exchange import ClientTask, Update
+from fedgmr.seeding import borrowed_generator
 from fedgmr.tasks.samples import Batch
 from fedgmr.training.submodel.workspace import Workspace
 from fedgmr.training.work import LocalWork
@@ -36,7 +38,7 @@ class SequentialExecutor:
         work, workspace = self.work, self.workspace
         shared = self.draws is None  # then others may draw from PyTorch's generator, too
         formats = work.execution.number_formats(work.device, training=True)
-        with torch.random.fork_rng(devices=[], enabled=shared), formats:
+        with borrowed_generator() if shared else nullcontext(), formats:
             workspace.begin(task, work.loss_of(task.client))
             report = None if work.held_out is None else work.report(task, workspace.open().module)
             work.seed_draws(task, self.draws)
