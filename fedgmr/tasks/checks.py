@@ -5,6 +5,7 @@ next: `trial.py`, loss and metrics; `given.py`, which refuses data.
 """
 
 import math
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from fedgmr.seeding import borrowed_generator
 from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.submodels.inputs import Inputs, each, leaves, outputs_of
 from fedgmr.tasks.collation import type_of
-from fedgmr.tasks.metrics import Metric, class_dim
+from fedgmr.tasks.metrics import Metric, class_dim, top1
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.trial import try_outputs
 
@@ -173,4 +174,11 @@ def _check_range(task: "Task", part: str, targets: Tensor, outputs: Tensor, like
         raise ValueError(
             f"{task.name}.{part} has the target {int(targets[at])} at sample {at[0]}, and the model has outputs for "
             f"classes 0 to {classes - 1}: count classes from 0, or give the model more outputs."
+        )
+    counting = next((metric.name for metric in task.metrics if metric.measure is top1), None)
+    if part == "test" and counting is not None and bool((targets == ignored).any()):
+        warnings.warn(
+            f"{task.name}.test has targets of {ignored}, which the loss leaves out and {counting} counts as wrong: "
+            f"give fedgmr.metrics.accuracy(ignore={ignored}).",
+            stacklevel=2,
         )

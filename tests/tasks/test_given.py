@@ -3,6 +3,7 @@
 import copy
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -280,6 +281,16 @@ def test_targets_that_a_loss_leaves_out(method: str) -> None:
     )
     model = final((X, left_out), lambda: nn.Sequential(nn.Linear(4, 60), nn.ReLU(), nn.Linear(60, 3)), method=method)
     assert all(torch.isfinite(tensor).all() for tensor in model.values())
+
+
+def test_targets_that_only_the_loss_leaves_out_are_told() -> None:
+    some = torch.where(torch.arange(90) % 9 == 0, -100, Y)
+    given: dict[str, Any] = {"name": "t", "model": lambda: nn.Linear(4, 3), "train": (X, Y)}
+    with pytest.warns(UserWarning, match=r"t\.test has targets of -100, .*: give .*accuracy\(ignore=-100\)"):
+        fedgmr.Task(**given, test=(X, some))
+    with warnings.catch_warnings(action="error"):
+        fedgmr.Task(**given, test=(X, Y))
+        fedgmr.Task(**given, test=(X, some), metric=fedgmr.metrics.accuracy(ignore=-100))
 
 
 @pytest.mark.parametrize("lazy", [False, True])
