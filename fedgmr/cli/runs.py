@@ -99,7 +99,7 @@ def _run(given: argparse.Namespace) -> None:
     directory = words.directory(recipe.name)
     check_unused(directory)  # before anything takes time
     with goes_on(partial(resuming, directory, recipe, given.command)):
-        with said_when_slow(f"reading the data of {recipe.task.name}"), recipe.execution.own_threads():
+        with said_when_slow(f"reading the data of {recipe.task.name}"), recipe.execution.own_modes():
             task = make_task(recipe)
         expected = _expected(recipe, directory, task)
         shorter = f"{words.source}-short"

@@ -95,7 +95,7 @@ def simulate(
 
 def run_recipe(recipe: Recipe, output: Path | None, watcher: Watchers = None, *, task: Task | None = None) -> Result:
     """Run a recipe from the beginning; `task` in place of the one that the recipe names."""
-    with recipe.execution.own_threads():
+    with recipe.execution.own_modes():
         if task is None:
             tell_stage(watcher, _READING)
             task = make_task(recipe)
@@ -141,7 +141,7 @@ def resume_run(
 ) -> Result:
     """Continue a run from its newest valid checkpoint (from the beginning if it had none yet), as `resume` says."""
     opened = open_run if seconds is None else read_recipe
-    with reopened(directory, trust, opened=opened) as recipe, recipe.execution.own_threads():
+    with reopened(directory, trust, opened=opened) as recipe, recipe.execution.own_modes():
         tell_stage(watcher, _READING)
         task = given_task(recipe, task)
         if seconds is not None:

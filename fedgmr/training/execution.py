@@ -77,12 +77,16 @@ class ExecutionSettings:
     )
 
     @contextmanager
-    def own_threads(self) -> Iterator[None]:
-        """Compute with this number of threads within the block, where there is one; a setting of the whole process."""
+    def own_modes(self) -> Iterator[None]:
+        """Compute with gradients and this number of threads within the block, whatever the caller has switched off.
+
+        The number of threads is a setting of the whole process.
+        """
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads or before)
         try:
-            yield
+            with torch.inference_mode(False), torch.enable_grad():
+                yield
         finally:
             torch.set_num_threads(before)
 

@@ -1,7 +1,9 @@
 """The seed decides everything; clients may validate instead of the server, and that too is decided by the seed."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch
 from e2e import tiny
 
+import fedgmr
 from equivalence.runs import BRISK, drive, objects
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.training.work import LocalWork
@@ -43,6 +46,20 @@ def test_runs_in_threads_of_one_process_are_those_that_run_alone() -> None:
         together = [*threads.map(lambda seed: _history(**settings, seed=seed), (4, 5, 6))]
     assert together == alone
     assert torch.equal(torch.get_rng_state(), given)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad(), torch.inference_mode()])
+def test_a_caller_without_gradients_gets_and_prolongs_the_same_run(
+    mode: AbstractContextManager[None], tmp_path: Path
+) -> None:
+    def run(output: str, seconds: float) -> fedgmr.Result:
+        return fedgmr.simulate(tiny.normed(), seed=4, seconds=seconds, output=tmp_path / output, progress=False)
+
+    whole = run("whole", 90.0)
+    with mode:
+        run("parts", 60.0)
+        parts = fedgmr.resume(tmp_path / "parts", seconds=90.0, task=tiny.normed(), progress=False)
+    assert parts.history["loss"] == whole.history["loss"]
 
 
 def test_the_seed_decides_each_part() -> None:

@@ -76,7 +76,7 @@ def run(
         else:
             recipe = load_recipe(_recipe_source(str(config.get("recipe", "quickstart"))), _overrides(config))
             directory = Path(output) if output else _new_directory(recipe.name)
-        held.enter_context(recipe.execution.own_threads())
+        held.enter_context(recipe.execution.own_modes())
         assembly = assemble_deployed(recipe, grid, run_id, clock, directory)
         title = recipe.method.title or recipe.method.name
         try:
