@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ _WEIGHTS = (  # layers, and the names of their parameters that may be pruned
     ((nn.RNNBase,), "weight*"),
 )
 _NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+Ranks = Literal["everything", "prunable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,10 @@ class TensorPlace:
     def stop(self) -> int:
         """One past the last coordinate."""
         return self.start + self.size
+
+    def ranked(self, ranks: Ranks) -> bool:
+        """Whether thresholds rank it: everything but normalisation parameters, or only what is prunable."""
+        return self.prunable if ranks == "prunable" else not self.norm
 
     def floor_count(self, floor: float) -> int:
         """The number of coordinates in every sub-model, where a ranking keeps at least the share `floor`."""

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import torch
 
+from fedgmr.submodels.layout import Ranks
 from fedgmr.submodels.levels import Ladder, LevelMap
 from fedgmr.submodels.rankings import RankingInputs, across_tensors, within_tensors
 
@@ -30,7 +31,7 @@ class Threshold:
             "help": "share of every ranked tensor that level 0 keeps, whatever the threshold is",
         },
     )
-    ranks: Literal["everything", "prunable"] = field(
+    ranks: Ranks = field(
         default="everything",
         metadata={
             "help": (
@@ -43,8 +44,7 @@ class Threshold:
     def rank(self, inputs: RankingInputs) -> LevelMap:
         """The level map of the current magnitudes."""
         layout = inputs.layout
-        everything = [tensor for tensor in layout.parameters if not tensor.norm]
-        ranked = everything if self.ranks == "everything" else list(layout.prunable)
+        ranked = [tensor for tensor in layout.parameters if tensor.ranked(self.ranks)]
         if self.scope == "layerwise":
             return within_tensors(inputs, ranked, self.floor)
         if self.floor:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from fedgmr.exchange import ClientTask
 from fedgmr.seeding import generator
 from fedgmr.submodels.inputs import Inputs, outputs_of
-from fedgmr.submodels.layout import TensorPlace
+from fedgmr.submodels.layout import Ranks
 from fedgmr.training.optimizers import Optimizer
 from fedgmr.training.submodel.workspace import SubModel, Workspace
 
@@ -30,7 +30,7 @@ class Stacking:
 
     mode: Literal["all", "threshold", "level"] = "all"
     derivative: bool = False  # of the threshold's mask
-    prunable: bool = False  # only prunable weights have a threshold
+    ranks: Ranks = "everything"  # the tensors that have a threshold
     narrow: bool = False  # sub-models are by width: where a range of channels is enough, no others are computed
 
 
@@ -229,7 +229,7 @@ class ThresholdedSGD(LocalRule):
     scope: Literal["global", "layerwise"] = field(
         default="global", metadata={"help": "one threshold for the model, or `layerwise`: one per tensor"}
     )
-    ranks: Literal["everything", "prunable"] = field(
+    ranks: Ranks = field(
         default="everything", metadata={"help": "the tensors that have a threshold, as in `method.ranking.ranks`"}
     )
 
@@ -238,7 +238,7 @@ class ThresholdedSGD(LocalRule):
         """The weights above the client's threshold take part; a stack has one threshold per client."""
         if self.scope != "global":
             return None
-        return Stacking(mode="threshold", derivative=self.derivative, prunable=self.ranks == "prunable")
+        return Stacking(mode="threshold", derivative=self.derivative, ranks=self.ranks)
 
     def step(self, workspace: Workspace, inputs: Inputs, targets: Tensor, level: int) -> Tensor:
         """One step of the kept weights."""
@@ -254,7 +254,7 @@ class ThresholdedSGD(LocalRule):
         if "thetas" not in sub.notes:
             places = sub.cut.module.layout.parameters
             smallest = [
-                _smallest(parameter.detach(), outside) if self._ranked(place) else None
+                _smallest(parameter.detach(), outside) if place.ranked(self.ranks) else None
                 for place, parameter, outside in zip(places, sub.parameters, sub.masks, strict=True)
             ]
             ranked = [theta for theta in smallest if theta is not None]
@@ -263,9 +263,6 @@ class ThresholdedSGD(LocalRule):
             sub.notes["thetas"] = [theta if layerwise or theta is None else least for theta in smallest]
         thetas: list[Tensor | None] = sub.notes["thetas"]
         return thetas
-
-    def _ranked(self, place: TensorPlace) -> bool:
-        return place.prunable if self.ranks == "prunable" else not place.norm
 
 
 def _smallest(weight: Tensor, outside: Tensor | None) -> Tensor:

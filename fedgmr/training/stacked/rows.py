@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.layout import Layout, Ranks
 from fedgmr.training.execution import TRITON
 from fedgmr.training.optimizers import SGD
 from fedgmr.training.rules import Stacking
@@ -30,13 +30,19 @@ class RowOrder:
     """Where each number of a row lies in the model's vector."""
 
     order: Tensor  # int32 [row]: coordinates, -1 between tensors
-    size: int  # of the model's vector
-    prunable: Tensor  # bool [row]
+    layout: Layout
+
+    def ranked(self, ranks: Ranks) -> Tensor:
+        """Bool [row]: what has a threshold."""
+        ranked = torch.zeros(self.layout.size + 1, dtype=torch.bool)  # the last: between tensors
+        for place in self.layout.parameters:
+            ranked[place.start : place.stop] = place.ranked(ranks)
+        return ranked[self.order.long()]
 
     @cached_property
     def inverse(self) -> Tensor:
-        """Int32 [size]: where each coordinate lies in a row."""
-        inverse = torch.empty(self.size, dtype=torch.int32)
+        """Int32 [size of the model]: where each coordinate lies in a row."""
+        inverse = torch.empty(self.layout.size, dtype=torch.int32)
         places = torch.arange(len(self.order), dtype=torch.int32)
         inverse[self.order[self.order >= 0].long()] = places[self.order >= 0]
         return inverse
@@ -65,11 +71,10 @@ class RowWriter:
 
     def finish(self) -> RowOrder | None:
         """The order of a row; None where not every coordinate has its place."""
-        order, size = torch.cat(self._parts), self.layout.size
-        if int((order >= 0).sum()) != size:
+        order = torch.cat(self._parts)
+        if int((order >= 0).sum()) != self.layout.size:
             return None
-        prunable = torch.cat([~self.layout.always, torch.zeros(1, dtype=torch.bool)])  # the last: between tensors
-        return RowOrder(order=order.to(torch.int32), size=size, prunable=prunable[order])
+        return RowOrder(order=order.to(torch.int32), layout=self.layout)
 
 
 Rules = tuple[str, bool, float, float]  # of a step: mode, derivative, momentum, decay
@@ -101,9 +106,9 @@ class Rows:
         self.device, self.most, self.stacking, self.sgd = device, most, stacking, sgd
         self.batch, self.steps = work.order.batch_size, work.steps
         self.precision = "tf32" if work.execution.tf32 else "ieee"
-        self.order, self.inverse, self.size = order.order.to(device), order.inverse.to(device), order.size
+        self.order, self.inverse, self.size = order.order.to(device), order.inverse.to(device), order.layout.size
         self.row = len(order.order)
-        self.ranked = (order.prunable | ~torch.tensor(stacking.prunable)).to(device, torch.uint8)  # have a threshold
+        self.ranked = order.ranked(stacking.ranks).to(device, torch.uint8)
         self.weights = torch.zeros((most, self.row), device=device)
         self.levels = torch.zeros((most, self.row), dtype=torch.uint8, device=device)
         self.fallen = torch.zeros_like(self.weights) if stacking.mode == "threshold" else self.weights[:0]
