@@ -14,6 +14,7 @@ from torch.nn import functional
 from fedgmr import Metric, Task
 from fedgmr.exchange import Update
 from fedgmr.experiments.assembly import Assembly
+from fedgmr.submodels.layout import Ranks
 from fedgmr.tasks.losses import padded_cross_entropy, token_cross_entropy, token_top1
 from fedgmr.training.rules import PlainSGD
 from fedgmr.training.stacked.executor import MOST, StackedExecutor
@@ -26,6 +27,12 @@ if RUNS.args[0] is False:
 
 # With a large eps: biases before a norm have no gradient but rounding, which Adam would make steps of.
 ADAM = {"optimizer": {"kind": "adam", "eps": 1e-3}, "learning_rate": 0.01}
+
+# FIARSE with thresholds that leave something of every layer.
+KEPT_LAYERS = {
+    "method": "fiarse",
+    "rules": {"ranking": {"ranks": "prunable", "floor": 0.02}, "local": {"ranks": "prunable"}},
+}
 
 
 class Residual(nn.Module):
@@ -153,11 +160,23 @@ def trained(run: Assembly, *, folds: bool) -> list[Update]:
         (sequences(), ADAM),
         (sequences(padded_cross_entropy), {}),
         (sequences(own_loss), {}),
+        (sequences(), KEPT_LAYERS | {"learning_rate": 0.5}),
         (residual(Signals), {}),
         (of_targets(lambda labels: functional.one_hot(labels, 4) * 0.8 + 0.05), {}),
         (of_targets(lambda labels: labels.where(labels != 1, -100)), {}),
     ],
-    ids=["batch norm", "group norm", "adam", "tokens", "padding counts", "own loss", "places", "shares", "left out"],
+    ids=[
+        "batch norm",
+        "group norm",
+        "adam",
+        "tokens",
+        "padding counts",
+        "own loss",
+        "thresholds",
+        "places",
+        "shares",
+        "left out",
+    ],
 )
 def test_folded_clients_agree_with_the_plain_loop(task: Task, more: dict[str, Any]) -> None:
     found, wanted = (trained(objects_of(task, **more), folds=folds) for folds in (True, False))
@@ -184,9 +203,49 @@ def test_kept_momentum_of_folded_clients() -> None:
 
 
 @RUNS
-@pytest.mark.parametrize("task", [residual(), sequences(dropout=0.2)], ids=["residual", "sequences"])
-def test_bits_do_not_depend_on_company(task: Task) -> None:
-    results = [trained(objects_of(task, tf32=True, slots=slots), folds=True) for slots in (1, 2, None)]
+@pytest.mark.parametrize(
+    ("ranks", "derivative", "norm"),
+    [("everything", True, "batch"), ("everything", False, "tracked"), ("prunable", True, "tracked"),
+     ("prunable", False, "batch")],
+)  # fmt: skip
+def test_thresholds_of_folded_clients(ranks: Ranks, derivative: bool, norm: str) -> None:
+    local = {"ranks": ranks, "derivative": derivative, "norm": norm}
+    rules = {"ranking": {"ranks": ranks, "floor": 0.02}, "local": local}
+    run = objects_of(residual(), "fiarse", rules=rules, steps=4)
+    tasks, executor = run.server.tasks(range(3), 0.0), folded(run)
+    found, wanted = executor.train(tasks), run.fleet.executor.train(tasks)
+    assert distance(found, wanted) <= 2e-5
+    for one, other, task in zip(found, wanted, tasks, strict=True):
+        assert far(one.buffers, other.buffers) <= 1e-5
+        assert torch.equal(one.buffers, task.buffers) == (norm == "batch")
+
+    net, ranked = executor.net, torch.zeros(run.server.layout.size, dtype=torch.bool, device=DEVICE)
+    for place in run.server.layout.parameters:
+        ranked[place.start : place.stop] = place.prunable if ranks == "prunable" else not place.norm
+    for task, theta in zip(tasks, net.thetas, strict=False):
+        assert float(theta) == float(task.model[ranked & task.levels.mask(task.level)].abs().min()) > 0
+    fallen = (net.fallen[:3] != 0)[:, net.inverse.long()]
+    assert bool(fallen.any(1).all()), "every client has some"
+    assert not bool(fallen[:, ~ranked].any())
+    again = executor.train(tasks)
+    assert all(torch.equal(a.values, b.values) for a, b in zip(found, again, strict=True)), "they are forgotten"
+
+
+@RUNS
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.5}, {"weight_decay": 0.1}, ADAM["optimizer"]])
+def test_thresholds_are_folded_with_plain_sgd_alone(optimizer: dict[str, Any]) -> None:
+    assert net_of(objects_of(residual(), "fiarse", optimizer={"kind": "sgd", **optimizer})) is None
+    assert net_of(objects_of(residual(), optimizer={"kind": "sgd", **optimizer})) is not None
+
+
+@RUNS
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [(residual(), "fedgmr"), (sequences(dropout=0.2), "fedgmr"), (residual(), "fiarse")],
+    ids=["residual", "sequences", "thresholds"],
+)
+def test_bits_do_not_depend_on_company(task: Task, method: str) -> None:
+    results = [trained(objects_of(task, method, tf32=True, slots=slots), folds=True) for slots in (1, 2, None)]
     for other in results[1:]:
         for one, same in zip(results[0], other, strict=True):
             assert torch.equal(one.values, same.values)
@@ -213,8 +272,9 @@ def test_a_model_that_mixes_samples_is_not_folded() -> None:
 
 
 @RUNS
-def test_widths_and_thresholds_are_not_folded() -> None:
-    assert net_of(objects_of(residual(), "fiarse")) is None
+def test_widths_and_proximal_terms_are_not_folded() -> None:
+    assert net_of(objects_of(residual(), "fjord")) is None
+    assert net_of(objects_of(residual(), "fedrolex", rules={"local": {"masked_loss": False}})) is None
     assert net_of(objects_of(residual(), "fedgmr", rules={"local": {"kind": "sgd", "proximal": 0.1}})) is None
 
 

@@ -20,7 +20,6 @@ from fedgmr.tasks.losses import PAD, padded_cross_entropy, token_cross_entropy
 from fedgmr.training.execution import TRITON
 from fedgmr.training.folded.plan import Call, FoldPlan, replaced_forward
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
-from fedgmr.training.rules import Stacking
 from fedgmr.training.stacked.convolution import cdiv
 from fedgmr.training.stacked.rows import Rows
 from fedgmr.training.stacked.table import Column
@@ -60,8 +59,9 @@ class FoldedNet(Rows):
 
     def __init__(self, plan: FoldPlan, work: LocalWork, optimizer: SGD | Adam, *, most: int) -> None:
         """Take memory for tasks of `work` with the model of `plan`."""
+        assert work.rule.stacking is not None
         sgd = optimizer if isinstance(optimizer, SGD) else SGD()
-        super().__init__(plan.order, work, Stacking(), sgd, most=most, buffers=plan.layout.buffer_size)
+        super().__init__(plan.order, work, work.rule.stacking, sgd, most=most, buffers=plan.layout.buffer_size)
         self.plan, self.model = plan, plan.model.to(self.device).train()
         self.adam = optimizer if isinstance(optimizer, Adam) else None
         self.gradients = torch.zeros_like(self.weights)
@@ -90,8 +90,11 @@ class FoldedNet(Rows):
         cls, work: LocalWork, model: nn.Module, layout: Layout, optimizer: Optimizer, *, most: int
     ) -> "FoldedNet | None":
         """Fold a model; None where model, loss, rule, optimiser or number format do not allow it."""
-        exact = work.execution.autocast == "none" and work.held_out is None
-        if not TRITON or not exact or work.rule.stacking != Stacking() or not isinstance(optimizer, SGD | Adam):
+        stacking, exact = work.rule.stacking, work.execution.autocast == "none" and work.held_out is None
+        if not TRITON or not exact or stacking is None or stacking.narrow or stacking.mode == "level":
+            return None
+        # What has fallen below a threshold would have to go on with its velocity or its moments.
+        if not isinstance(optimizer, SGD | Adam) or not (optimizer.plain or stacking.mode == "all"):
             return None
         if work.rule.masked_loss or work.order.batch_size > _MOST_SAMPLES:
             return None
