@@ -87,9 +87,18 @@ def made_up(name: str) -> Task:
 
 
 def assembled(
-    name: str, method: str, densities: Sequence[float], *, device: str, execution: Mapping[str, Any] | None = None
+    name: str,
+    method: str,
+    densities: Sequence[float],
+    *,
+    device: str,
+    execution: Mapping[str, Any] | None = None,
+    steps: int | None = None,
 ) -> Assembly[SimulatedFleet]:
-    """A synchronous run of the net whose clients hold `densities`; a new level map after every merge."""
+    """A synchronous run of the net whose clients hold `densities`; a new level map after every merge.
+
+    `steps`: of each task, None: the net's.
+    """
     rules: dict[str, Any] = {"name": method, "coordination": {"kind": "synchronous"}}
     if method == "fedgmr":
         rules |= {"interval": 1, "restoration": None}
@@ -100,7 +109,7 @@ def assembled(
         "task": f"made_up_{name}",
         "method": rules,
         "fleet": {"name": "high", "clients": len(densities), "densities": list(densities)},
-        "training": NETS[name].training,
+        "training": NETS[name].training | ({} if steps is None else {"steps": steps}),
         "device": device,
         "execution": dict(execution or {}),
     }

@@ -4,17 +4,22 @@ Ten clients, five SGD steps of batch 20 each (the Transformer: ten steps of Adam
 High fleet (1, 0.5, 0.2, 0.1 and six of 0.05), with all clients dense, or one dense client alone. Bare is the loop at
 the head of this file: load the weights, five times forward, backward, mask, step. fedgmr trains the same tasks with
 each executor; every round has a new level map, so that the search for the kept weights of a sub-model is part of each
-round. Before anything is timed both must give the same weights, to 0.5 % of how far a client moved them (float32, TF32
-off), every client in at least one of twenty rounds: where a unit is at the edge of being on, rounding decides, and from
-there a client goes elsewhere (a whole VGG-11 by up to 8 % of its way when its first weights change by 1e-7). The
-distance is printed. They take turns, and the fastest turn of each counts. On a busy machine `--threads 1 --clock cpu`
-counts processor time instead of wall time.
+round. They take turns, and the fastest turn of each counts. On a busy machine `--threads 1 --clock cpu` counts
+processor time instead of wall time.
+
+Before that the weights are compared, in float32 with TF32 off: the distance between a client's in the two loops,
+relative to how far it went, in the nearest of some rounds, because where a unit is at the edge of being on, rounding
+decides. After one step every client must be within 0.5 %. After all steps it must be within 0.5 %, or within twice of
+what becomes of the bare loop itself when its first weights change by 1e-7 ("bare's own"): once rounding has decided, a
+client goes elsewhere, a ResNet-18 by half of its way.
 
 On a CPU the limits are 1.5 x bare for Conv-2 and the High fleet, 0.95 x bare for Conv-2 all dense and for the net of
-the quickstart. The status is 1 if one is not met. On a CUDA device the figures are only reported.
+the quickstart. On a CUDA device the figures are only reported. The status is 1 if a limit is not met or the weights are
+not the same, which then have no time.
 """
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +43,7 @@ from fedgmr.training.plain.sequential import SequentialExecutor
 
 LIMITS = {("conv2", "high"): 1.5, ("conv2", "dense"): 0.95, ("mnist5k", "high"): 0.95, ("mnist5k", "dense"): 0.95}
 TOLERANCE = 5e-3
-ATTEMPTS = 20  # rounds in which a client may show that it gets the same weights
+CHANGE = 1e-7  # of the first weights, by which the bare loop is compared with itself
 CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 Masks = list[Tensor] | None
@@ -76,7 +81,7 @@ class BareRound:
 
     def __init__(self, run: Assembly[SimulatedFleet], tasks: Sequence[ClientTask], net: Net) -> None:
         assert isinstance(run.fleet.executor, SequentialExecutor)
-        self.net = net
+        self.net, self.tasks = net, tasks
         work, task = run.fleet.executor.work, run.task
         self.module = task.initial_model(run.recipe.seed).to(work.device).train()
         self.loss = task.loss
@@ -89,14 +94,22 @@ class BareRound:
             masks = None if job.levels.whole(job.level) else [view.clone() for view in run.server.layout.views(inside)]
             self.clients.append((masks, list(zip(*work.prepared(chosen, None), strict=True))))
 
-    def train(self) -> list[Tensor]:
-        """The weights of every client."""
+    def train(self, change: float = 0.0) -> list[Tensor]:
+        """The weights of every client; `change`: of the first weights, relative and random."""
+        draw = torch.Generator(self.weights[0].device).manual_seed(0)
+        weights = self.weights
+        if change:
+            weights = [w * (1 + change * torch.randn(w.shape, generator=draw, device=w.device)) for w in weights]
         trained = []
         for masks, batches in self.clients:
             for buffer, initial in zip(self.module.buffers(), self.buffers, strict=True):
                 buffer.copy_(initial)
-            trained.append(bare_client(self.module, self.weights, masks, batches, self.loss, self.net))
+            trained.append(bare_client(self.module, weights, masks, batches, self.loss, self.net))
         return trained
+
+    def weights_kept(self, change: float = 0.0) -> list[Tensor]:
+        """Those that its sub-model keeps."""
+        return [task.levels.pack(w, task.level) for w, task in zip(self.train(change), self.tasks, strict=True)]
 
 
 class OurRound:
@@ -110,19 +123,24 @@ class OurRound:
         version = next(self.versions)
         return self.executor.train([replace(task, map_version=version) for task in self.tasks])
 
+    def weights_kept(self) -> list[Tensor]:
+        """The weights of every client that its sub-model keeps."""
+        pairs = zip(self.train(), self.tasks, strict=True)
+        return [task.levels.pack(u.values, task.level) if u.natural else u.values for u, task in pairs]
+
 
 def rounds_of(
-    net: str, fleet: str, executors: Sequence[str], *, device: str, tf32: bool, later: int = 1
+    net: str, fleet: str, executors: Sequence[str], *, device: str, tf32: bool, later: int = 1, steps: int | None = None
 ) -> Iterator[tuple[BareRound, Rounds]]:
     """The bare round and one with each executor, all on the same tasks: those after the first merge.
 
-    Then the same with the next mini-batches, `later` of these in all.
+    Then the same with the next mini-batches, `later` of these in all. `steps`: of each task, None: the net's.
     """
     method = "fedgmr" if fleet == "high" else "fedavg"
 
     def run(executor: str) -> Assembly[SimulatedFleet]:
         execution = {"executor": executor, "tf32": tf32}
-        return assembled(net, method, DENSITIES[fleet], device=device, execution=execution)
+        return assembled(net, method, DENSITIES[fleet], device=device, execution=execution, steps=steps)
 
     base = run("sequential")
     clients = range(len(DENSITIES[fleet]))
@@ -138,22 +156,22 @@ def rounds_of(
         )
 
 
-def distances_of(bare: Sequence[Tensor], ours: OurRound) -> list[float]:
-    """The distance between a client's weights in the two loops, relative to how far the client went."""
-    distances = []
-    for weights, update, task in zip(bare, ours.train(), ours.tasks, strict=True):
-        wanted, start = (v if update.natural else task.levels.pack(v, task.level) for v in (weights, task.model))
-        distances.append(float((update.values - wanted).norm() / (wanted - start).norm()))
-    return distances
+def distances_of(bare: Sequence[Tensor], others: Sequence[Tensor], tasks: Sequence[ClientTask]) -> list[float]:
+    """The distance between a client's kept weights in two loops, relative to how far the client went."""
+    starts = (task.levels.pack(task.model, task.level) for task in tasks)
+    triples = zip(bare, others, starts, strict=True)
+    return [float((other - ours).norm() / (ours - start).norm()) for ours, other, start in triples]
 
 
-def farthest(net: str, fleet: str, executors: Sequence[str], device: str) -> dict[str, float]:
-    """For each executor the largest distance over the clients, each in its nearest round."""
+def farthest(
+    net: str, fleet: str, executors: Sequence[str], device: str, *, steps: int | None = None, attempts: int = 1
+) -> dict[str, float]:
+    """For each executor the largest distance over the clients, each in its nearest round; "bare": of the bare loop."""
     least: dict[str, list[float]] = {}
-    for bare, ours in rounds_of(net, fleet, executors, device=device, tf32=False, later=ATTEMPTS):
-        weights = bare.train()
-        for name, other in ours.items():
-            found = distances_of(weights, other)
+    for bare, ours in rounds_of(net, fleet, executors, device=device, tf32=False, later=attempts, steps=steps):
+        weights, trained = bare.weights_kept(), {name: other.weights_kept() for name, other in ours.items()}
+        for name, theirs in {"bare": bare.weights_kept(CHANGE), **trained}.items():
+            found = distances_of(weights, theirs, bare.tasks)
             least[name] = [min(pair) for pair in zip(found, least.get(name, found), strict=True)]
         if all(max(found) <= TOLERANCE for found in least.values()):
             break
@@ -164,18 +182,18 @@ def measure(net: str, fleet: str, arguments: argparse.Namespace) -> tuple[list[R
     """One row per executor, and whether the limits are met."""
     device = torch.device(arguments.device)
     with tf32_everywhere(False):
-        distances = farthest(net, fleet, arguments.executor, arguments.device)
-    for name, distance in distances.items():
-        if not distance <= TOLERANCE:
-            raise SystemExit(f"{net}, {fleet}: {name} is {distance:.1e} away from the bare loop; nothing was timed.")
+        first = farthest(net, fleet, arguments.executor, arguments.device, steps=1, attempts=20)
+        distances = farthest(net, fleet, arguments.executor, arguments.device, attempts=5)
+    own = distances.pop("bare")
+    same = [n for n, d in distances.items() if first[n] <= TOLERANCE and d <= max(TOLERANCE, 2 * own)]
     with tf32_everywhere(True):
-        bare, ours = next(rounds_of(net, fleet, arguments.executor, device=arguments.device, tf32=True))
+        bare, ours = next(rounds_of(net, fleet, same, device=arguments.device, tf32=True))
         actions: dict[str, Callable[[], object]] = {"bare": bare.train}
         actions |= {name: other.train for name, other in ours.items()}
         seconds = fastest(actions, turns=arguments.turns, device=device, clock=CLOCKS[arguments.clock])
-    rows, good = [], True
+    rows, good = list[Row](), len(same) == len(distances)
     for name, distance in distances.items():
-        ratio = seconds["bare"] / seconds[name]
+        ratio = seconds["bare"] / seconds.get(name, math.nan)
         limit = LIMITS.get((net, fleet)) if device.type == "cpu" else None
         good &= limit is None or ratio >= limit
         rows.append(
@@ -184,10 +202,12 @@ def measure(net: str, fleet: str, arguments: argparse.Namespace) -> tuple[list[R
                 "densities": fleet,
                 "executor": name,
                 "bare ms": f"{1000 * seconds['bare']:.1f}",
-                "fedgmr ms": f"{1000 * seconds[name]:.1f}",
-                "times as fast": f"{ratio:.2f}",
+                "fedgmr ms": f"{1000 * seconds[name]:.1f}" if name in seconds else "other weights",
+                "times as fast": f"{ratio:.2f}" if name in seconds else "",
                 "limit": "" if limit is None else f"{limit:.2f}",
-                "distance": f"{distance:.1e}",
+                "after one step": f"{first[name]:.1e}",
+                "after all": f"{distance:.1e}",
+                "bare's own": f"{own:.1e}",
             }
         )
     return rows, good
@@ -222,6 +242,9 @@ def main() -> int:
     for net in arguments.models:
         for fleet in arguments.fleets:
             more, met = measure(net, fleet, arguments)
+            print(
+                *(f"{row}\n" for row in more), sep="", flush=True
+            )  # of a long command that is ended something is left
             rows, good = rows + more, good and met
     print(markdown(rows))
     if arguments.csv:
