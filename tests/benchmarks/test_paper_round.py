@@ -31,12 +31,12 @@ def test_a_client_needs_one_round_of_three(monkeypatch: pytest.MonkeyPatch) -> N
         return told
 
     def farthest() -> dict[str, float]:
-        return paper_round.farthest("mnist5k", "alone", ["sequential"], "cpu", attempts=3)
+        return paper_round.farthest("mnist5k", "alone", ["sequential"], "cpu")
 
     left = found([0.5, 1e-5, 1e-5], [1e-5, 1e-5, 0.5], [0.5, 0.5, 1e-6])
     assert farthest() == {"bare": 1e-6, "sequential": 1e-5}
-    assert list(left)[1] == [0.5, 0.5, 1e-6], "no third round where two suffice"
-    found([1e-5, 0.5], [1e-5, 0.5], [1e-5, 0.5])
+    assert next(left) == [1e-6] * 3, "no third round where two suffice"
+    found(*[[1e-5, 0.5]] * paper_round.ATTEMPTS)
     assert farthest() == {"bare": 1e-6, "sequential": 0.5}
 
 
@@ -47,7 +47,7 @@ def test_other_weights_have_no_time(
     monkeypatch: pytest.MonkeyPatch, first: float, after: float, own: float, timed: bool
 ) -> None:
     def farthest(*_: object, steps: int | None = None, **__: object) -> dict[str, float]:
-        return {"bare": own, "sequential": after if steps is None else first}
+        return {"bare": own, "sequential": after} if steps is None else {"bare": 1e-4, "sequential": first}
 
     monkeypatch.setattr(paper_round, "farthest", farthest)
     arguments = argparse.Namespace(device="cpu", executor=["sequential"], turns=1, clock="cpu")

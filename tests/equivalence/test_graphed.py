@@ -290,7 +290,7 @@ def test_graphs_agree_with_the_plain_loop(method: str, name: str) -> None:
         )
         for executor in ("sequential", "graphed")
     ]
-    # Rounding grows in a run: FIARSE with batch norm is at 5e-11 here when values change by 1e-15, and 4e-7 at 50 ticks.
+    # Rounding grows: FIARSE with batch norm is at 5e-11 here when values change by 1e-15, and at 4e-7 after 50 ticks.
     assert far(go(runs[1], 20), go(runs[0], 20)) <= 1e-9
 
 

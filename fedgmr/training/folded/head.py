@@ -29,8 +29,9 @@ _WIDEST = 128  # hidden values that a program keeps
 _ENOUGH = 128  # programs a client should keep busy in the forward pass
 _LOG2E = tl.constexpr(1.4426950408889634)
 # Rows are positions, columns are classes.
-_FORWARD = Tiles(rows=128, columns=64, warps=8, stages=2)
-_BACKWARD = Tiles(rows=64, columns=128, warps=8, stages=2)
+_FORWARD = Tiles(rows=128, columns=64, warps=8, stages=3)
+_BACKWARD = Tiles(rows=64, columns=128, warps=8, stages=3)
+_THREE_STAGES = 96  # hidden values
 
 
 def forward(
@@ -100,7 +101,8 @@ def _blocks(width: int, tiles: Tiles, precision: str) -> dict[str, Any]:
     """Block sizes; the width is cut into powers of two, of which the second may be none."""
     first, second = (64, 32) if 64 < width <= 96 else (max(32, triton.next_power_of_2(width)), 0)
     sizes = {"POSITIONS": tiles.rows, "CLASSES": tiles.columns, "FIRST": first, "SECOND": second}
-    return {**sizes, "EVEN": first + second == width, "PRECISION": precision, **tiles.launch}
+    stages = tiles.stages if first + second <= _THREE_STAGES else 2  # more would not fit into an SM's memory
+    return {**sizes, "EVEN": first + second == width, "PRECISION": precision, **tiles.launch, "num_stages": stages}
 
 
 def _turned(matrices: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from fedgmr.training.stacked.kernels import linear_product
 
 _ENOUGH = 96  # programs a client should keep busy in a weight gradient
 _LEAST_ROWS = 128  # of a share of a weight gradient
+_WIDEST = 128  # columns of a block
 
 
 def forward(x: Tensor, w: Tensor, b: Tensor | None, precision: str) -> Tensor:
@@ -25,7 +26,7 @@ def input_gradients(dy: Tensor, w: Tensor, precision: str) -> Tensor:
 def weight_gradients(dy: Tensor, x: Tensor, dw: Tensor, db: Tensor | None, precision: str) -> None:
     """Write the gradients of weights and biases to `dw` and `db`."""
     (clients, rows, outputs), inputs = dy.shape, x.shape[2]
-    tiles = Tiles(rows=32, columns=64 if 8 * (-inputs % 64) <= inputs else 32, depth=64)  # both lie crosswise
+    tiles = Tiles(rows=32, columns=_breadth(inputs), depth=64, stages=2)  # both lie crosswise
     blocks = cdiv(outputs, tiles.rows), cdiv(inputs, tiles.columns)
     splits = max(1, min(cdiv(_ENOUGH, blocks[0] * blocks[1]), rows // _LEAST_ROWS))
     share = cdiv(cdiv(rows, splits), tiles.depth) * tiles.depth
@@ -58,14 +59,21 @@ def _multiplied(x: Tensor, w: Tensor, b: Tensor | None, precision: str, *, cross
 
 
 def _product_tiles(rows: int, columns: int, depth: int, *, crosswise: bool) -> Tiles:
-    """For [rows, depth] x [depth, columns]: wide where little of the last block is empty, else 32 columns.
+    """For [rows, depth] x [depth, columns]; many rows make wide blocks.
 
     With 64 rows and 4 warps the compiler takes Hopper's newer matrix instruction, which wants the sum's numbers side by
     side in both operands. Weights that lie `crosswise` it would bring there one by one, so they get 32 rows.
     """
     height = next((height for height in (16, 32) if rows <= height), 32 if crosswise else 64)
-    wide = next((width for width in (128, 64) if 8 * (-columns % width) <= columns), 32)
-    return Tiles(rows=height, columns=wide if rows > 32 else 32, depth=64 if depth >= 512 else 32)
+    breadth = _breadth(columns) if rows > 32 else 32
+    return Tiles(rows=height, columns=breadth, depth=64 if depth >= 512 else 32, stages=2 if crosswise else 3)
+
+
+def _breadth(columns: int) -> int:
+    """The width of a block: one that holds all columns, or the widest of which little is empty in the last block."""
+    if columns <= _WIDEST:
+        return max(32, int(triton.next_power_of_2(columns)))
+    return next((width for width in (_WIDEST, 64) if 8 * (-columns % width) <= columns), 32)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -7,7 +7,8 @@ graph's own memory, so that the steps can be captured as one CUDA graph. Read ne
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -33,6 +34,7 @@ if TRITON:
 _log = logging.getLogger(__name__)
 _SIZE = 1024  # of a block of a step
 _TRIED = 3  # clients of a trial
+_SIDES = 2  # streams beside the step's own
 _MOST_SAMPLES = 64  # of a mini-batch: how larger ones compare with the graphed executor was not measured
 
 
@@ -68,10 +70,10 @@ class FoldedNet(Rows):
         self.moments = torch.zeros((2 if self.adam else 0, *self.weights.shape), device=self.device)
         self.anchor = torch.zeros((), device=self.device, requires_grad=True)  # backward passes come to every layer
         self.count, self._draws, self._loss = 1, 0, work.task.loss
-        self._side: torch.cuda.Stream | None = None
-        if self.device.type == "cuda":
-            self._side = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self._read: list[Tensor] = []  # what is still read on the side stream
+        # Two, because behind the weights' gradients of a large last layer the others would come too late.
+        sides = _SIDES if self.device.type == "cuda" else 0
+        self._sides = deque(torch.cuda.Stream(self.device) for _ in range(sides))  # type: ignore[no-untyped-call]
+        self._at_work: list[tuple[torch.cuda.Stream, Sequence[Tensor]]] = []  # and what they still read
         self._seeds = torch.zeros(most, dtype=torch.int64, device=self.device)
         self._statistics = {place.name: place for place in plan.layout.buffers}
         targets = work.task.train.targets  # of cross-entropy they may also be shares of the classes, or pixels'
@@ -128,13 +130,15 @@ class FoldedNet(Rows):
     @contextmanager
     def beside(self, *read: Tensor) -> Iterator[None]:
         """Compute on another stream, which the step waits for at its end; `read` stays as it is until then."""
-        if self._side is None:
+        if not self._sides:
             yield
             return
-        self._side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._side):
+        side = self._sides[0]
+        self._sides.rotate()
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
             yield
-        self._read += read
+        self._at_work.append((side, read))
 
     @property
     def seeds(self) -> Tensor:
@@ -164,7 +168,7 @@ class FoldedNet(Rows):
     def _losses(self, inputs: Tensor, targets: Tensor, count: int) -> Tensor:
         """Every client's loss; its gradients are in their rows then."""
         self.count, self._draws = count, 0
-        self._read.clear()
+        self._at_work.clear()
         with torch.enable_grad(), ExitStack() as changed:
             for module, layer in self._layers:
                 changed.enter_context(replaced_forward(module, layer.forward))
@@ -176,9 +180,9 @@ class FoldedNet(Rows):
                 each = zip(outputs.unflatten(0, (count, -1)), targets, strict=True)
                 losses = torch.stack([self._loss(own, wanted) for own, wanted in each])
             torch.autograd.grad(losses.sum(), self.anchor, allow_unused=True)
-        if self._side is not None:
-            torch.cuda.current_stream(self.device).wait_stream(self._side)
-            self._read.clear()
+        for side in dict.fromkeys(side for side, _ in self._at_work):
+            torch.cuda.current_stream(self.device).wait_stream(side)
+        self._at_work.clear()
         return losses.detach()
 
     def stands_alone(self, inputs: Tensor, targets: Tensor) -> bool:
@@ -198,10 +202,10 @@ class FoldedNet(Rows):
             together = self._tried(mixed, given, wanted)
             each = [self._tried(mixed[i : i + 1], given[i : i + 1], wanted[i : i + 1]) for i in range(count)]
             alone = [torch.cat(parts) for parts in zip(*each, strict=True)]
-            captured = alone if self._side is None else self._tried(mixed, given, wanted, captured=True)
+            captured = alone if not self._sides else self._tried(mixed, given, wanted, captured=True)
         except Exception as error:  # whatever it is, another executor can train the model
             _log.warning("The clients of this net are not folded into one batch: %s", error)
-            if self._side is not None:
+            if self._sides:
                 torch.cuda.synchronize(self.device)
             return False
         return all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(together, alone, captured, strict=True))
