@@ -3,7 +3,8 @@
 Accuracy at t* is the mean over the 10 evaluations up to t* and the 10 after it. One deviation is over these 20
 evaluations of one run, as in the paper; another one is over seeds. A run has up to three such numbers (`Kind`): of the
 merged model; of the view that is best on validation samples, which is the model that the run hands out; and, as the
-paper's numbers are made, of the larger of the merged and the padded model at each evaluation on the test set.
+paper's numbers are made, of the larger of the merged and the padded model at each evaluation on the test set. Any other
+kind is the name of a view.
 """
 
 import statistics
@@ -21,7 +22,7 @@ from fedgmr.reporting.records import Run
 Kind = Literal["merged", "best", "larger"]
 
 
-def evaluations_around(run: Run, t_star: float, kind: Kind = "merged") -> NDArray[np.float64]:
+def evaluations_around(run: Run, t_star: float, kind: str = "merged") -> NDArray[np.float64]:
     """Accuracies (0..1) of the evaluations nearest to t*, as many before as after it; none where the kind is not there.
 
     Where fewer than `WINDOW` lie on a side, as in a short run, fewer are taken on both; the last one if there is
@@ -34,7 +35,7 @@ def evaluations_around(run: Run, t_star: float, kind: Kind = "merged") -> NDArra
     return window if kind == "merged" else window[~np.isnan(window)]
 
 
-def accuracy_at_t_star(runs: Sequence[Run], paper: Paper, task: str, kind: Kind = "merged") -> Measure | None:
+def accuracy_at_t_star(runs: Sequence[Run], paper: Paper, task: str, kind: str = "merged") -> Measure | None:
     """Mean over the runs (one per seed) in percent; deviations are sample deviations (n - 1).
 
     None where a run has no such number.
@@ -59,7 +60,7 @@ def best_views(runs: Sequence[Run]) -> str:
     return ", ".join(dict.fromkeys(str(name) for name in names if name is not None))
 
 
-def accuracies(run: Run, kind: Kind) -> NDArray[np.float64]:
+def accuracies(run: Run, kind: str) -> NDArray[np.float64]:
     """Accuracies (0..1) of all evaluations; NaN where the kind is not tested."""
     if kind == "merged":
         return run.history.accuracy
@@ -67,7 +68,9 @@ def accuracies(run: Run, kind: Kind) -> NDArray[np.float64]:
         return np.full_like(run.history.accuracy, np.nan)
     if kind == "best":
         return run.history.view(str(run.summary["best_view"]))  # not there where decisions are made on the test set
-    return np.fmax(run.history.accuracy, run.history.view("padded"))  # where both are the same, the merged one
+    if kind == "larger":
+        return np.fmax(run.history.accuracy, run.history.view("padded"))  # where both are the same, the merged one
+    return run.history.view(kind)
 
 
 def mean_relative_improvement(accuracies: Mapping[str, float]) -> float:

@@ -29,7 +29,6 @@ _FAST = 1e6  # MiB/s: transfers take no time
 _CLIENTS = 10
 _POINTS = 201  # at which a curve is read for a slope
 _FINAL = 10  # evaluations
-_APART = 1.2  # nearer to the last density than this factor there is no room for a name
 
 
 class GrowthStudy(Study):
@@ -135,10 +134,8 @@ def _figure(title: str, slopes: dict[str, list[float]]) -> Chart:
         shown = [100 * value / largest if largest > 0 else 0.0 for value in values]
         style = {"color": COLOURS[index], "linestyle": DASHES[index], "marker": "."}
         axes.plot(DENSITIES, shown, label=f"{stage} (largest {largest:.3g})", **style)  # type: ignore[arg-type]
-    axes.set(xlabel="density", ylabel="growth, % of the stage's largest", xscale="log", ylim=(None, 105))
+    axes.set(ylabel="growth, % of the stage's largest", ylim=(None, 105))
     axes.axhline(0.0, linewidth=0.8, color=FAINT, zorder=0)
-    named = [density for density in DENSITIES if density == DENSITIES[-1] or DENSITIES[-1] / density > _APART]
-    axes.set_xticks(named, [f"{density:g}" for density in named])
-    axes.minorticks_off()
+    chart.density_axis(DENSITIES)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False, fontsize=9)
     return chart

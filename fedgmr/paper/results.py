@@ -22,6 +22,7 @@ from fedgmr.paper.numbers import Paper
 from fedgmr.paper.other_tables import growth_plan, growth_tables, other_tables
 from fedgmr.paper.overview import curves_figure, overview_figure
 from fedgmr.paper.protocols import PROTOCOLS
+from fedgmr.paper.sub_models import SubModels
 from fedgmr.paper.tables import LARGER, STAND_IN_MARK, Block, Column, Measure, Table
 from fedgmr.reporting.chart import Chart
 from fedgmr.reporting.quantities import format_seconds, markdown_table
@@ -164,6 +165,11 @@ def _chapter(
                 name = f"{protocol}-{setting.task}-{setting.heterogeneity}-{setting.split}.png"
                 figures[name] = partial(curves_figure, ranked)
                 lines += ["", f"![Accuracy over time, {setting.long_title}]({folder}/{name})"]
+            models = SubModels.of(ranked, paper)
+            if not short and models.levels:
+                name = f"{protocol}-{setting.task}-{setting.heterogeneity}-{setting.split}-levels.png"
+                figures[name] = models.figure
+                lines += [*models.lines(), "", f"![Accuracy by sub-model, {setting.long_title}]({folder}/{name})"]
     return lines
 
 

@@ -22,6 +22,7 @@ DASHES: tuple[Dashes, ...] = tuple(
 INK, FAINT = "#222222", "#D9D9D9"
 _DOTS_PER_INCH = 150
 _LARGE = 10.0  # times the smallest value: then a linear axis shows little of what comes later
+_APART = 1.2  # times the density before: closer ones have no room for their names
 _WIDTH = 6.4  # inches; wider would leave the text too small on a phone
 _DOWN, _UP = "#0072B2", "#E69F00"
 
@@ -50,6 +51,16 @@ class Chart:
         """Let the horizontal axis be time, virtual or real, from 0 to `end` seconds."""
         self.axes.set_xlabel(f"{clock} time (s)")
         self._start_at_zero(end)
+
+    def density_axis(self, densities: Sequence[float]) -> None:
+        """Let the horizontal axis be densities, logarithmic; of those close together the largest is named."""
+        named = list[float]()
+        for density in sorted(densities, reverse=True):
+            if not named or named[-1] / density > _APART:
+                named.append(density)
+        self.axes.set(xlabel="density", xscale="log")
+        self.axes.set_xticks(named, [f"{density:g}" for density in named])
+        self.axes.minorticks_off()
 
     def client_axis(self, clients: Sequence[int]) -> None:
         """Let the rows be clients, from top to bottom; of many, only some are numbered."""

@@ -52,7 +52,7 @@ def test_losses_and_gradients_agree_with_torch(
     loss = (each.view_as(targets) * weights.double()).sum(1)
     wanted = [loss, *torch.autograd.grad(loss.sum(), [hidden64, w64] + ([] if b64 is None else [b64]))]
     for one, other in zip(found, wanted, strict=True):
-        assert far(one, other) <= 4e-6
+        assert far(one, other) <= 1e-5  # logits reach 40, and their rounding is of a power what it is of one
 
 
 @RUNS
