@@ -103,7 +103,7 @@ class Verdict:
 class Diverged(ArithmeticError):  # noqa: N818 - what happened, as the command line reports it
     """A client's training produced a non-finite loss or weights, or that of most clients leaves all bounds."""
 
-    verdicts: Sequence[Verdict] = ()  # of the merge that has shown it, which nobody has heard
+    verdicts: Sequence[Verdict] = ()  # of the merge or the losses that have shown it, which nobody has heard
 
     def __init__(self, client: int, tick: int, sign: str = "loss or weights not finite") -> None:
         super().__init__(
