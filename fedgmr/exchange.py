@@ -7,8 +7,9 @@ level order.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from fedgmr.submodels.levels import LevelMap
@@ -76,6 +77,17 @@ class Update:
     report: Report | None = None
     natural: bool = False  # the values are a whole model's in natural order instead
     memory: Tensor | None = None  # the client's for its next task; it never travels
+
+    def kept_where(self, sound: Tensor, task: ClientTask) -> "Update":
+        """This update if `sound` is true, else one that brings back what its task has given; nobody waits to see."""
+        natural = self.natural or task.levels.order is None
+        start = task.model if natural else task.levels.pack(task.model, task.level)
+        return replace(
+            self,
+            values=torch.where(sound, self.values, start),
+            buffers=torch.where(sound, self.buffers, task.buffers[: len(self.buffers)]),
+            memory=None if self.memory is None else torch.where(sound, self.memory, 0),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
