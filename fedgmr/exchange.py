@@ -7,8 +7,9 @@ level order.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from fedgmr.submodels.levels import LevelMap
@@ -77,6 +78,17 @@ class Update:
     natural: bool = False  # the values are a whole model's in natural order instead
     memory: Tensor | None = None  # the client's for its next task; it never travels
 
+    def kept_where(self, sound: Tensor, task: ClientTask) -> "Update":
+        """This update if `sound` is true, else one that brings back what its task has given; nobody waits to see."""
+        natural = self.natural or task.levels.order is None
+        start = task.model if natural else task.levels.pack(task.model, task.level)
+        return replace(
+            self,
+            values=torch.where(sound, self.values, start),
+            buffers=torch.where(sound, self.buffers, task.buffers[: len(self.buffers)]),
+            memory=None if self.memory is None else torch.where(sound, self.memory, 0),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class News:
@@ -103,7 +115,7 @@ class Verdict:
 class Diverged(ArithmeticError):  # noqa: N818 - what happened, as the command line reports it
     """A client's training produced a non-finite loss or weights, or that of most clients leaves all bounds."""
 
-    verdicts: Sequence[Verdict] = ()  # of the merge that has shown it, which nobody has heard
+    verdicts: Sequence[Verdict] = ()  # of the merge or the losses that have shown it, which nobody has heard
 
     def __init__(self, client: int, tick: int, sign: str = "loss or weights not finite") -> None:
         super().__init__(

@@ -25,9 +25,12 @@ def derived_seed(seed: int, purpose: str, *keys: int) -> int:
 
 
 @contextmanager
-def borrowed_generator() -> Iterator[None]:
-    """PyTorch's own generator for this block alone, to be seeded and drawn from; then it is as it was before."""
-    with _TURN, torch.random.fork_rng(devices=[]):
+def borrowed_generator(*devices: torch.device) -> Iterator[None]:
+    """PyTorch's own generator for this block alone, to be seeded and drawn from; then it is as it was before.
+
+    So are those of GPUs among `devices`.
+    """
+    with _TURN, torch.random.fork_rng(devices=devices):
         yield
 
 

@@ -27,19 +27,17 @@ class RoundingExecutor:
         """One update per task, in order."""
         models = {id(task.model): task.model for task in tasks}
         received = {key: self._rounded(model) for key, model in models.items()}
-        updates = self.executor.train([replace(task, model=received[id(task.model)]) for task in tasks])
-        return [self._sent(update, task, received[id(task.model)]) for update, task in zip(updates, tasks, strict=True)]
+        tasks = [replace(task, model=received[id(task.model)]) for task in tasks]
+        return [self._sent(*each) for each in zip(self.executor.train(tasks), tasks, strict=True)]
 
-    def _sent(self, update: Update, task: ClientTask, model: Tensor) -> Update:
+    def _sent(self, update: Update, task: ClientTask) -> Update:
         """The update as it travels; one that 16 bits cannot hold has diverged, which is what a node says of its own."""
         values, loss = self._rounded(update.values), update.loss
         total = values.sum()
         gone = total - total  # 0, or NaN
         if not isinstance(loss, Tensor):
             return replace(update, values=values, loss=loss + float(gone))
-        # Nobody waits for the device to see it: then it brings back what it was given.
-        start = model if update.natural else task.levels.pack(model, task.level)
-        return replace(update, values=torch.where(torch.isfinite(gone), values, start), loss=loss + gone)
+        return replace(update, values=values, loss=loss + gone).kept_where(torch.isfinite(gone), task)
 
     def _rounded(self, values: Tensor) -> Tensor:
         return values.to(self.type).to(values.dtype)

@@ -165,7 +165,7 @@ def watch(server: "Server", verdicts: Iterable[Verdict]) -> None:
         now = Good(tick=server.tick, model=server.model, buffers=server.buffers, previous=server.previous)
         wrong = recovery.check(now, server.validate) or wrong
     if wrong:
-        go_back(server, wrong)
+        _go_back(server, wrong)
 
 
 def strike(server: "Server", client: int) -> bool:
@@ -176,7 +176,7 @@ def strike(server: "Server", client: int) -> bool:
     return held
 
 
-def go_back(server: "Server", wrong: str) -> None:
+def _go_back(server: "Server", wrong: str) -> None:
     """Let the last good model come back, or end the run as diverged where that has not helped."""
     recovery, suspects = server.recovery, server.recovery.suspects()
     spent = recovery.in_row >= recovery.rule.times

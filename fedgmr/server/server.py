@@ -255,7 +255,9 @@ class Server:
             self._late.append(Verdict(client=client, reason=DIVERGED, merged=True))
             self.lost.add(client)
         if self.admission.most(len(self.lost), sum(map(bool, self.updates))):
-            raise Diverged(min(self.lost), self.tick)
+            diverged = Diverged(min(self.lost), self.tick)
+            diverged.verdicts = self._late
+            raise diverged
 
     def _known(self) -> Known:
         """The knowledge that participation decides by."""

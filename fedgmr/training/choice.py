@@ -185,8 +185,8 @@ class LocalTraining:
         if torch.get_num_threads() == 1:
             return "sequential"
         model = OwnDropout.install(self._model(), torch.Generator()).train()
-        before = torch.default_generator.get_state()
         with borrowed_generator():
+            before = torch.default_generator.get_state()
             products = sum(work.products for work in LayerWork.observe(model, self._batch()).values())
             draws = not torch.equal(torch.default_generator.get_state(), before)
         return "threaded" if products <= _SMALL and not draws else "sequential"

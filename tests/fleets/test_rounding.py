@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -25,8 +26,8 @@ class Answers:
         self.values, self.loss = torch.tensor(values), loss
 
     def train(self, tasks: Sequence[ClientTask]) -> list[Update]:
-        empty = torch.empty(0)
-        return [Update(client=0, version=0, values=self.values, buffers=empty, loss=self.loss) for _ in tasks]
+        more: dict[str, Any] = {"buffers": torch.tensor([9.0]), "memory": torch.ones(3)}
+        return [Update(client=0, version=0, values=self.values, loss=self.loss, **more) for _ in tasks]
 
 
 def sent(values: Sequence[float], loss: float | Tensor) -> Update:
@@ -37,7 +38,7 @@ def sent(values: Sequence[float], loss: float | Tensor) -> Update:
         levels=LEVELS,
         map_version=0,
         model=MODEL,
-        buffers=torch.empty(0),
+        buffers=torch.tensor([4.0, 5.0]),
         learning_rate=0.1,
         first_batch=0,
     )
@@ -49,7 +50,7 @@ def sent(values: Sequence[float], loss: float | Tensor) -> Update:
 def test_values_are_rounded(loss: float | Tensor) -> None:
     update = sent([2049.0, 65504.0], loss)  # 11 bits; the largest of fp16
     assert update.values.tolist() == [2048.0, 65504.0]
-    assert update.loss == 0.5
+    assert (update.loss, update.buffers.tolist()) == (0.5, [9.0])
 
 
 def test_an_update_that_16_bits_cannot_hold_has_diverged() -> None:
@@ -57,3 +58,6 @@ def test_an_update_that_16_bits_cannot_hold_has_diverged() -> None:
     on_device = sent([1.0, 70000.0], torch.tensor(0.5))
     assert math.isnan(on_device.loss)
     assert on_device.values.tolist() == [2.0, 3.0], "what it was given, in level order"
+    assert on_device.buffers.tolist() == [4.0], "of the widths that it sends"
+    assert on_device.memory is not None
+    assert not on_device.memory.any()

@@ -298,8 +298,9 @@ def test_losses_on_a_device_are_looked_at_later() -> None:
     assert len(at.settle()) == 2
     assert at.lost == {0, 1}
     tick({0, 1, 2})
-    with pytest.raises(Diverged, match=r"client 0 diverged \(loss or weights not finite\) at tick 3"):
+    with pytest.raises(Diverged, match=r"client 0 diverged \(loss or weights not finite\) at tick 3") as error:
         at.settle()
+    assert [verdict.client for verdict in error.value.verdicts] == [0, 1, 2]
 
 
 def test_losses_that_nobody_waits_for_are_looked_at_the_next_time() -> None:

@@ -1,5 +1,6 @@
 """The threaded executor: the updates of the sequential one with one thread, bit for bit."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -10,6 +11,8 @@ from equivalence.runs import drive, objects
 from torch import nn
 from torch.nn import functional
 
+from fedgmr.exchange import ClientTask, Update
+from fedgmr.seeding import borrowed_generator
 from fedgmr.tasks.task import Task
 from fedgmr.training import choice
 from fedgmr.training.plain.threaded import ThreadedExecutor
@@ -70,6 +73,32 @@ def test_a_model_that_draws_elsewhere_is_refused() -> None:
     run = objects(noisy(), "fedavg", execution={"executor": "threaded"})
     with pytest.raises(ValueError, match=r"^execution.executor is threaded, and the model draws .* sequential\.$"):
         drive(run, ticks=1)
+
+
+def test_another_run_in_this_process_may_draw_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = objects(tiny.dense(), "fedavg", execution={"executor": "threaded"})
+    inside, leave = threading.Event(), threading.Event()
+
+    def draw() -> None:
+        with borrowed_generator():
+            torch.rand(1)
+            inside.set()
+            leave.wait()
+
+    other, train = threading.Thread(target=draw), ThreadedExecutor._train
+
+    def train_beside(executor: ThreadedExecutor, task: ClientTask) -> Update:
+        if not other.ident:
+            other.start()
+            inside.wait(0.3)
+        return train(executor, task)
+
+    monkeypatch.setattr(ThreadedExecutor, "_train", train_beside)
+    try:
+        assert len(run.fleet.executor.train(run.server.tasks(range(2), 0.0))) == 2
+    finally:
+        leave.set()
+        other.join()
 
 
 @pytest.mark.parametrize(

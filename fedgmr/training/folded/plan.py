@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgmr.seeding import borrowed_generator
 from fedgmr.submodels.layout import Layout
 from fedgmr.training.folded.joining import join
 from fedgmr.training.stacked.rows import RowOrder, RowWriter
@@ -156,7 +157,7 @@ class _Pass:
             return lambda values: values.mul_(0.5) if layer.inplace else values * 0.5
 
         statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), ExitStack() as changed:
+        with borrowed_generator(), torch.no_grad(), ExitStack() as changed:
             for name, layer in _owners(model):
                 changed.enter_context(replaced_forward(layer, watch(name, layer)))
             for layer in model.modules():

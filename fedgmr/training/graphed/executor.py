@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fedgmr.exchange import ClientTask, Update
+from fedgmr.seeding import borrowed_generator
 from fedgmr.submodels.inputs import outputs_of
 from fedgmr.training.graphed.memory import StaticWorkspace
 from fedgmr.training.graphed.slot import Slot
@@ -43,7 +44,7 @@ class GraphedExecutor:
             torch.autograd.grad(work.task.loss(outputs_of(model, inputs[0]), targets[0]), parameters, allow_unused=True)
 
         stream = torch.cuda.Stream(work.device)  # type: ignore[no-untyped-call]
-        with torch.random.fork_rng(devices=[work.device]), torch.cuda.stream(stream):
+        with borrowed_generator(work.device), torch.cuda.stream(stream):
             step()
             stream.synchronize()
             try:

@@ -51,13 +51,8 @@ class Slot:
                 work.seed_draws(task)
                 self._all_steps(task, levels, batches, drawn, loss)
         values, buffers, memory = *workspace.finish(natural=True), workspace.memory()
-        # Nobody waits to see whether the training has diverged: then it brings back what it was given.
-        sound, start = torch.isfinite(loss), task.model
-        if not task.levels.whole(task.level):
-            start = task.levels.pack(task.model, task.level)
-        values, buffers = torch.where(sound, values, start), torch.where(sound, buffers, task.buffers)
-        memory = None if memory is None else torch.where(sound, memory, 0)
-        return work.update(task, values, buffers, loss, report, natural=True, memory=memory)
+        update = work.update(task, values, buffers, loss, report, natural=True, memory=memory)
+        return update.kept_where(torch.isfinite(loss), task)
 
     def _knows_all(self, levels: Sequence[int]) -> bool:
         count = len(levels) if len(set(levels)) == 1 else 1

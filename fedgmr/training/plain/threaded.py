@@ -13,6 +13,7 @@ from queue import SimpleQueue
 import torch
 
 from fedgmr.exchange import ClientTask, Update
+from fedgmr.seeding import borrowed_generator
 from fedgmr.training.plain.sequential import SequentialExecutor
 
 
@@ -53,9 +54,11 @@ class ThreadedExecutor:
 
     def _check(self, task: ClientTask) -> Update:
         """Train the first task alone, to see that nothing draws from the generator that all threads share."""
-        before = torch.default_generator.get_state()
-        update = self._train(task)
-        if not torch.equal(torch.default_generator.get_state(), before):
+        with borrowed_generator():  # or another run in this process may draw meanwhile
+            before = torch.default_generator.get_state()
+            update = self._train(task)
+            drawn = not torch.equal(torch.default_generator.get_state(), before)
+        if drawn:
             raise ValueError(
                 "execution.executor is threaded, and the model draws random numbers other than by nn.Dropout, which "
                 "threads would mix up: set execution.executor to sequential."
