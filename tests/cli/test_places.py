@@ -30,6 +30,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["report", "run", "absent", "--output", "page.html"],
             "There are no runs below absent: give run directories, or one with runs below it.",
         ),
+        (
+            ["run", *SHORT, "output=a\udcff/b"],
+            r"output is 'a\udcff/b', whose name is not UTF-8: rename it or give another.",
+        ),
         (["compare", *SHORT, "output=run"], "output is 'run', which is itself a run: give another directory."),
         (["sweep", *SHORT, "--store", "run"], "--store is 'run', which is itself a run: give another directory."),
         (
