@@ -109,8 +109,9 @@ def test_a_working_directory_that_is_gone(
     assert capsys.readouterr().err == "fedgmr: The working directory is no longer there: change to one that is.\n"
 
 
-def test_output_that_lacks_letters_or_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = (tmp_path / "out").open("w", encoding="ascii")
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # of the locale C
+def test_output_that_lacks_letters_or_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: str) -> None:
+    file = (tmp_path / "out").open("w", encoding="ascii", errors=errors)
     monkeypatch.setattr(sys, "stdout", file)
     assert main(["show", "quickstart", "name=ü±"]) == 0
     assert r"name: \xfc\xb1" in (tmp_path / "out").read_text()
