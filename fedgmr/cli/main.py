@@ -77,8 +77,8 @@ def _prepare_output() -> None:
     """Have output that was closed (`>&-`) go nowhere, and letters that a terminal lacks escaped, as in errors."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - while the process lives
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

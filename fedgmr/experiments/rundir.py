@@ -39,7 +39,7 @@ def locked(directory: Path) -> Iterator[None]:
 
     The lock ends with the process. It comes before any check, so of two new runs in one directory only one begins.
     """
-    _refuse_file(directory)
+    _refuse_unusable(directory)
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK
     try:  # never through a link, and what is there stays as it is
@@ -82,15 +82,21 @@ def create_run(directory: Path, recipe_text: str) -> None:
 
 
 def check_unused(directory: Path) -> None:
-    """Refuse a directory that holds a run, and a file."""
-    _refuse_file(directory)
+    """Refuse a directory that holds a run, a file, and a name that is no text."""
+    _refuse_unusable(directory)
     if (directory / RECIPE).exists():
         raise SettingError(
             f"output is {str(directory)!r}, which holds a run already: resume it or give another directory."
         )
 
 
-def _refuse_file(directory: Path) -> None:
+def _refuse_unusable(directory: Path) -> None:
+    try:
+        os.fsencode(directory).decode()
+    except UnicodeError:  # safetensors would write checkpoints and models there, and not open them
+        raise SettingError(
+            f"output is {str(directory)!r}, whose name is not UTF-8: rename it or give another."
+        ) from None
     if directory.exists() and not directory.is_dir():
         raise SettingError(f"output is {str(directory)!r}, which is a file: give a directory.")
 

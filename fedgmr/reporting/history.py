@@ -54,7 +54,7 @@ class History(Sequence[Row]):
                 for name in names
             }
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"{place}: the views of an evaluation are not numbers by name ({error})") from error
+            raise ValueError(f"{place}: the views of an evaluation are not numbers by name ({error}).") from error
         columns = {name: _column(rows, name, place) for name in _FLOAT_COLUMNS + _INTEGER_COLUMNS}
         return cls(rows=rows, views=views, **columns)
 
@@ -128,9 +128,9 @@ def _column(rows: Sequence[Row], name: str, place: object) -> NDArray[Any]:
     try:
         column = np.array([row[name] for row in rows], dtype=dtype)  # null becomes NaN in a float column
     except KeyError as error:
-        raise ValueError(f"{place}: an evaluation has no {name!r}") from error
+        raise ValueError(f"{place}: an evaluation has no {name!r}.") from error
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{place}: column {name!r} is not a table of numbers ({error})") from error
+        raise ValueError(f"{place}: column {name!r} is not a table of numbers ({error}).") from error
     if column.ndim != (2 if name in _PER_CLIENT else 1):
         expected = "one number per client" if name in _PER_CLIENT else "one number"
         raise ValueError(f"{place}: column {name!r} should hold {expected} per evaluation.")

@@ -30,6 +30,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["report", "run", "absent", "--output", "page.html"],
             "There are no runs below absent: give run directories, or one with runs below it.",
         ),
+        (
+            ["run", *SHORT, "output=a\udcff/b"],
+            r"output is 'a\udcff/b', whose name is not UTF-8: rename it or give another.",
+        ),
         (["compare", *SHORT, "output=run"], "output is 'run', which is itself a run: give another directory."),
         (["sweep", *SHORT, "--store", "run"], "--store is 'run', which is itself a run: give another directory."),
         (
@@ -105,8 +109,9 @@ def test_a_working_directory_that_is_gone(
     assert capsys.readouterr().err == "fedgmr: The working directory is no longer there: change to one that is.\n"
 
 
-def test_output_that_lacks_letters_or_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = (tmp_path / "out").open("w", encoding="ascii")
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # of the locale C
+def test_output_that_lacks_letters_or_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: str) -> None:
+    file = (tmp_path / "out").open("w", encoding="ascii", errors=errors)
     monkeypatch.setattr(sys, "stdout", file)
     assert main(["show", "quickstart", "name=ü±"]) == 0
     assert r"name: \xfc\xb1" in (tmp_path / "out").read_text()
