@@ -160,7 +160,7 @@ def _chapter(
         for setting in _settings(alike, paper):
             here = [entry for entry in alike if entry.setting == setting]
             lines += ["", *_section(setting, here, paper, short=short)]
-            ranked = [row for row, _ in _choices(ResultRow.group(here, setting, paper))]
+            ranked = _ranked(_choices(ResultRow.group(here, setting, paper)))
             if not short and len(ranked) > 1:
                 name = f"{protocol}-{setting.task}-{setting.heterogeneity}-{setting.split}.png"
                 figures[name] = partial(curves_figure, ranked)
@@ -210,7 +210,7 @@ def _section(setting: Setting, kept: Sequence[KeptRun], paper: Paper, *, short: 
     choices = _choices(rows)
     for _, sentence in choices:
         text += ["", sentence] if sentence else []
-    ranked = [row for row, _ in choices]
+    ranked = _ranked(choices)
     means = {row.variant: row.compared.mean for row in ranked if row.variant in PAPER}
     if len(means) == len(PAPER):
         ours, theirs = mean_relative_improvement(means), paper.mri(setting).mean
@@ -241,6 +241,11 @@ def _choices(rows: Sequence[ResultRow]) -> list[tuple[ResultRow, str]]:
         sentence = f"{chosen.title} is ranked with {chosen.settings}: {reason}." if len(alike) > 1 else ""
         choices.append((chosen, sentence))
     return choices
+
+
+def _ranked(choices: Iterable[tuple[ResultRow, str]]) -> list[ResultRow]:
+    """The rows of the picture's methods; other variants are compared in the tables that they belong to."""
+    return [row for row, _ in choices if row.variant in _COLUMNS]
 
 
 def _ranking(rows: Sequence[ResultRow]) -> list[str]:
