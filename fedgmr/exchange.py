@@ -115,13 +115,14 @@ class Verdict:
 class Diverged(ArithmeticError):  # noqa: N818 - what happened, as the command line reports it
     """A client's training produced a non-finite loss or weights, or that of most clients leaves all bounds."""
 
-    verdicts: Sequence[Verdict] = ()  # of the merge or the losses that have shown it, which nobody has heard
-
-    def __init__(self, client: int, tick: int, sign: str = "loss or weights not finite") -> None:
+    def __init__(
+        self, client: int, tick: int, sign: str = "loss or weights not finite", verdicts: Sequence[Verdict] = ()
+    ) -> None:
+        """`verdicts` of the merge or the losses that have shown it, which nobody has heard."""
         super().__init__(
             f"The training of client {client} diverged ({sign}) at tick {tick}: lower training.learning_rate."
         )
-        self.client, self.tick, self.sign = client, tick, sign
+        self.client, self.tick, self.sign, self.verdicts = client, tick, sign, verdicts
 
     def __reduce__(self) -> tuple[type["Diverged"], tuple[int, int, str]]:
         """Cross to another process with its parts, not with its sentence."""

@@ -263,8 +263,9 @@ def _report_range(recipe: Recipe, task: Task) -> ReportRange:
     return ReportRange(lowest=lowest, highest=highest, targets=each, share=held_out / (1 - held_out))
 
 
-def _validated(evaluator: Evaluator, model: Tensor, buffers: Tensor) -> float:
-    return evaluator.task.metrics[0].score(evaluator.validate(model, buffers).accuracy)
+def _validated(evaluator: Evaluator, model: Tensor, buffers: Tensor) -> Callable[[], float]:
+    measurement = evaluator.validate(model, buffers)
+    return lambda: evaluator.task.metrics[0].score(measurement.accuracy)
 
 
 def make_plan(recipe: Recipe, task: Task, model: nn.Module) -> ChannelPlan | None:

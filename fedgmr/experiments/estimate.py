@@ -88,9 +88,8 @@ def estimate_runs(
     seconds: dict[str, float | None] = {}
     unknown = []
     for run in to_do:
-        row = last_row(run.directory / METRICS)
-        done = float(row["seconds"]) if row else 0.0
-        found = [row["wall"] / done] if row and done > 0 else rates.get(_kind(run.recipe, _device(run.recipe)))
+        done, wall = _recorded(run)
+        found = [wall / done] if done > 0 else rates.get(_kind(run.recipe, _device(run.recipe)))
         seconds[run.name] = None if found is None else mean(found) * (run.recipe.seconds - done)
         if found is None:
             unknown.append(run)
@@ -102,6 +101,13 @@ def estimate_runs(
         )
         seconds |= zip([run.name for run in unknown], timed, strict=True)
     return Estimate(seconds=seconds, timed=bool(unknown))
+
+
+def _recorded(run: PlannedRun) -> tuple[float, float]:
+    """The virtual and the wall seconds so far; none where the row was edited, which the run itself will tell."""
+    row = last_row(run.directory / METRICS) or {}
+    done, wall = row.get("seconds"), row.get("wall")
+    return (done, wall) if isinstance(done, int | float) and isinstance(wall, int | float) else (0.0, 0.0)
 
 
 def _timed_here(recipes: Sequence[Mapping[str, Any]], task: Task | None) -> list[float | None] | None:

@@ -76,7 +76,7 @@ class RunInProgress:
                     # Real nodes' tasks are lost with the server that sent them.
                     resumed=resumed and fleet.in_flight > 0,
                 )
-            fleet.told(server.settle())
+            fleet.told(server.end())
             self._complete()
             stopped, self.watching.ended = self.watching.stopped, True
             if fleet.clock == "virtual" and stopped is None and not any(server.updates):
@@ -158,7 +158,6 @@ class RunInProgress:
             self.grid = self._grid(fleet.now)
             self._record(fleet.now)
         if self.directory is not None and self._checkpoint_due(server.tick):
-            fleet.told(server.settle())
             self._complete()
             self.recorder.sync()
             save_checkpoint(

@@ -1,14 +1,15 @@
 """Recovery: the server keeps its last good models, and goes back to one when the model has collapsed.
 
-A check every some ticks looks at the length of the weights and at the server's validation metric. Where most of what
-was learned is lost, where the weights leave their scale, where most clients diverge, or where a client that is put on
-hold has worked on the model, the last good model comes back. The buffer is emptied, tasks cut from later models are
-undone, and the client that is to blame waits. Read next: `holds.py`; docs/security.md, what this holds against.
+A check every some ticks looks at the length of the weights and at the server's validation metric. Where a device of
+this process trains, nobody waits for it: what a check has begun the next one judges. Where most of what was learned is
+lost, where the weights leave their scale, where most clients diverge, or where a client that is put on hold has worked
+on the model, the last good model comes back. The buffer is emptied, tasks cut from later models are undone, and the
+client that is to blame waits. Read next: `holds.py`; docs/security.md, what this holds against.
 """
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from fedgmr.exchange import DIVERGED, Diverged, Update, Verdict
 from fedgmr.server.aggregation import MaskAware
+from fedgmr.transfer import Fetched
 
 if TYPE_CHECKING:
     from fedgmr.server.server import Server, Validate
@@ -83,6 +85,15 @@ class Good:
     previous: Tensor | None = None  # the model one merge earlier, for the ranking
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Look:
+    """A model that is looked at; a device may still measure it, and whoever asks waits."""
+
+    model: Good
+    length: Callable[[], float]  # of the weights
+    metric: Callable[[], float] | None  # None: nobody can tell
+
+
 class Recovery:
     """Remembers good models, what had been learned, and what was undone."""
 
@@ -93,9 +104,11 @@ class Recovery:
         self.goods = [good]
         self.first: float | None = None  # the metric of the first model
         self.best = -math.inf
-        self.length = _length(good.model)  # of the weights at the last check
+        self.length = float(_length(good.model))  # of the weights at the last check
         self.in_row = 0
-        self.looked_at = 0  # updates measured since the last check
+        self.merged = 0  # updates since the last check
+        self.on_device = False  # whether a device of this process still computes when updates are merged
+        self.look: Look | None = None  # then: at the model of the last check
         self.entered: dict[int, int] = {}  # by client: the tick at which its last update was merged
         self.undone: set[int] = set()  # clients whose task in flight was cut from a model that is gone
         self.events: list[dict[str, Any]] = []  # for the summary
@@ -111,34 +124,47 @@ class Recovery:
         return self.best - self.rule.lost * gain if gain >= self.rule.gain * span else -math.inf
 
     def due(self, tick: int) -> bool:
-        """Whether the model is checked now; not where nobody measures updates, because everybody is trusted there."""
-        return self.rule.times > 0 and self.looked_at > 0 and tick % self._every == 0
+        """Whether the model is checked now."""
+        return self.rule.times > 0 and self.merged > 0 and tick % self._every == 0
 
     def check(self, now: Good, validate: "Validate | None") -> str:
-        """Look at the present model; returns what is wrong with it, or keeps it if it is good."""
-        self.looked_at, length = 0, _length(now.model)
+        """Look at the present model, on a device judge that of the last check; returns what is wrong with it."""
+        self.merged, metric = 0, None
+        if validate is not None and math.isfinite(self._highest):
+            if self.first is None:
+                self.first = self.best = validate(self.goods[0].model, self.goods[0].buffers)()
+            metric = validate(now.model, now.buffers)
+        length = Fetched(_length(now.model)[None])
+        look: Look | None = Look(model=now, length=lambda: length.values[0], metric=metric)
+        if self.on_device:
+            look, self.look = self.look, look
+        return "" if look is None else self._judge(look)
+
+    def _judge(self, look: Look) -> str:
+        """What is wrong with a model; if it is good it is kept."""
+        length = look.length()
         if not length <= self.rule.scale * max(self.length, 1.0):  # also where it is no number
             return "scale"
         self.length = length
         learned = True  # as far as anybody can tell
-        if validate is not None and math.isfinite(self._highest):
-            if self.first is None:
-                self.first = self.best = validate(self.goods[0].model, self.goods[0].buffers)
-            metric = validate(now.model, now.buffers)
+        if look.metric is not None:
+            metric = look.metric()
             if not metric >= self.bound:
                 return "collapse"
             self.best = max(self.best, metric)
             learned = math.isfinite(self.bound)
+            assert self.first is not None
             if metric < self.first + _GOOD * (self.best - self.first):
                 return ""
-        self.goods = [*self.goods, now][-_KEPT:]
+        self.goods = [*self.goods, look.model][-_KEPT:]
         self.in_row = 0 if learned else self.in_row
         return ""
 
     def note(self, update: Update, tick: int) -> None:
         """Note that an update is merged at this tick."""
         self.entered[update.client] = tick
-        self.looked_at += not isinstance(update.loss, Tensor)
+        self.merged += 1
+        self.on_device = isinstance(update.loss, Tensor)
 
     def suspects(self) -> list[int]:
         """Clients whose updates have entered since the model that would come back."""
@@ -159,7 +185,7 @@ def watch(server: "Server", verdicts: Iterable[Verdict]) -> None:
         if not verdict.merged and verdict.reason not in (_UNDONE, DIVERGED) and strike(server, verdict.client):
             spoilt = verdict.reason in _SPOILING and verdict.client in recovery.suspects()
             wrong = wrong or ("hold" if spoilt else "")
-    if server.admission.sign():
+    if server.diverged or server.admission.sign():
         wrong = "divergence"
     elif recovery.due(server.tick):
         now = Good(tick=server.tick, model=server.model, buffers=server.buffers, previous=server.previous)
@@ -183,6 +209,8 @@ def _go_back(server: "Server", wrong: str) -> None:
     if wrong == "hold" and (spent or not suspects):
         return  # that client waits anyway
     if spent or (wrong == "divergence" and not suspects):
+        if server.diverged:
+            raise Diverged(min(server.losses.lost), server.tick)
         sign = server.admission.sign() or f"the model has collapsed {recovery.in_row + 1} times in a row"
         raise Diverged(min(server.admission.outside, default=(suspects or [0])[0]), server.tick, sign)
     good = recovery.goods[0]
@@ -191,8 +219,8 @@ def _go_back(server: "Server", wrong: str) -> None:
         if server.holds.until.get(client, 0) <= server.tick:  # else it waits already
             server.holds.hold(client, server.tick)
             _note_hold(server, client)
-    recovery.goods = [replace(good, tick=server.tick)]
-    recovery.length = _length(good.model)
+    recovery.goods, recovery.look = [replace(good, tick=server.tick)], None
+    recovery.length = float(_length(good.model))
     recovery.in_row += 1
     recovery.undone |= {client for client, task in server.dispatched.items() if task.version > good.tick}
     server.model, server.buffers, server.previous = good.model, good.buffers, good.previous
@@ -202,6 +230,7 @@ def _go_back(server: "Server", wrong: str) -> None:
     server.memory.clear()  # less than a model had that is gone is no sign of saturation
     if wrong != "hold":  # where many are held in turn, the run diverges
         server.admission.outside.clear()
+        server.losses.forgive()
     recovery.events.append(
         {"event": "recovered", "tick": server.tick, "to": good.tick, "reason": wrong, "clients": suspects}
     )
@@ -231,12 +260,13 @@ def _to_blame(server: "Server", good: Good, suspects: Sequence[int]) -> int:
         for client in (c.client for c in held if c.client in suspects):
             merge = server.inputs(server.tick, [c for c in held if c.client != client], [], {})
             merge = replace(merge, model=good.model, buffers=good.buffers)
-            metrics[client] = validate(*MaskAware().merge(merge))
+            metrics[client] = validate(*MaskAware().merge(merge))()
         best = max(metrics, key=lambda client: metrics[client], default=-1)
         if best >= 0 and metrics[best] >= recovery.bound:
             return best
     return max(suspects, key=lambda client: server.admission.changes.get(client, 0.0))
 
 
-def _length(model: Tensor) -> float:
-    return float(torch.linalg.vector_norm(model))
+def _length(model: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(model)
+    return length

@@ -5,21 +5,19 @@ the level map. Read next: `rules.py`, what a method decides; `state.py`, what a 
 `fedgmr/federation.py`, the loop around it.
 """
 
-import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from fedgmr.exchange import DIVERGED, ClientProfile, ClientTask, Diverged, News, Update, Verdict
+from fedgmr.exchange import ClientProfile, ClientTask, Diverged, News, Update, Verdict
 from fedgmr.server.admission import Admission, ReportRange
 from fedgmr.server.aggregation import Merge, ZeroPadded
 from fedgmr.server.buffer import Contribution
 from fedgmr.server.holds import Holds
 from fedgmr.server.label_aware import Labels
+from fedgmr.server.losses import Losses
 from fedgmr.server.participation import Known, Participation, Uniform
 from fedgmr.server.recovery import Good, Recovery, strike, watch
 from fedgmr.server.restoration import Check, Memory
@@ -30,15 +28,13 @@ from fedgmr.server.weights import Weights
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import LevelMap
 from fedgmr.submodels.rankings import RankingInputs
-from fedgmr.transfer import Fetched
 
 if TYPE_CHECKING:
     from fedgmr.submodels.channels.plan import ChannelPlan
 
-_log = logging.getLogger(__name__)
-_UNSETTLED = 256  # losses the server lets a device keep before it asks for them
 _SHORTEST = 1e-9  # seconds of a task; they are divided by
-Validate = Callable[[Tensor, Tensor], float]  # (flat model, buffers) -> metric, higher is better
+# (flat model, buffers) -> metric, higher is better: a device may still measure it, and whoever asks for it waits
+Validate = Callable[[Tensor, Tensor], Callable[[], float]]
 
 
 class Server:
@@ -95,13 +91,9 @@ class Server:
         self.reports: dict[int, tuple[float, int]] = {}
         # For the policy of participation, by client: see `Known`.
         self.seconds_of = {client: p.seconds for client, p in enumerate(clients) if p.seconds is not None}
-        self.losses: dict[int, float] = {}
+        self.losses = Losses()
         self.asked: dict[int, int] = {}
         self.restored: dict[int, int] = {}  # by client: the level that restoration has moved it to
-        self._unsettled: list[tuple[int, int, float | Tensor]] = []  # client, tick and loss of accepted updates
-        self._coming: tuple[list[tuple[int, int, float | Tensor]], Fetched | None] = ([], None)  # those asked for
-        self.lost: set[int] = set()  # clients whose last update on a device had diverged
-        self._late: list[Verdict] = []  # on updates that were merged before
         self.map_version = 0
         self.levels: LevelMap = rules.ranking.rank(self._ranking_inputs(None))
 
@@ -167,7 +159,7 @@ class Server:
         try:
             watch(self, verdicts)
         except Diverged as error:
-            error.verdicts = verdicts
+            error.verdicts = [*verdicts, *self.losses.verdicts()]
             raise
         self._restore_and_refresh(now)
         return verdicts
@@ -207,12 +199,23 @@ class Server:
         """Look at the losses that a device has kept; the verdicts on clients that have diverged.
 
         Such an update has changed nothing. Without `wait` nobody waits for a device: it is asked for the newest losses,
-        and looked at are those of the call before. Raises Diverged where the last updates of most clients, and at
-        least of three, have diverged.
+        and looked at are those of the call before.
         """
-        self._look_at_losses(wait=wait)
-        late, self._late = self._late, []
-        return late
+        self.losses.look(wait=wait)
+        return self.losses.verdicts()
+
+    def end(self) -> list[Verdict]:
+        """Settle for the last time. Raises Diverged where the last updates of most clients have diverged."""
+        verdicts = self.settle()
+        if self.diverged:
+            raise Diverged(min(self.losses.lost), self.tick, verdicts=verdicts)
+        return verdicts
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last updates of most clients, and of at least three, have diverged."""
+        lost = len(self.losses.lost)
+        return lost > 0 and self.admission.most(lost, sum(map(bool, self.updates)))
 
     def learn(self, news: Iterable[News]) -> None:
         """Take in what the fleet tells about its clients."""
@@ -233,43 +236,17 @@ class Server:
         """The density of the client's current level."""
         return self.ladder[self.client_levels[client]]
 
-    def _look_at_losses(self, *, wait: bool) -> None:
-        self._judge_losses()
-        kept = [loss for _, _, loss in self._unsettled if isinstance(loss, Tensor)]
-        self._coming = self._unsettled, Fetched(torch.stack(kept)) if kept else None
-        self._unsettled = []
-        if wait:
-            self._judge_losses()
-
-    def _judge_losses(self) -> None:
-        """Look at the losses that were asked for."""
-        (coming, fetched), self._coming = self._coming, ([], None)
-        known = iter([] if fetched is None else fetched.values)
-        for client, tick, loss in coming:
-            value = next(known) if isinstance(loss, Tensor) else loss
-            if math.isfinite(value):
-                self.losses[client] = value
-                self.lost.discard(client)
-                continue
-            _log.warning("Tick %d: the training of client %d diverged; it changes nothing.", tick, client)
-            self._late.append(Verdict(client=client, reason=DIVERGED, merged=True))
-            self.lost.add(client)
-        if self.admission.most(len(self.lost), sum(map(bool, self.updates))):
-            diverged = Diverged(min(self.lost), self.tick)
-            diverged.verdicts = self._late
-            raise diverged
-
     def _known(self) -> Known:
         """The knowledge that participation decides by."""
         if not isinstance(self.participation.policy, Uniform):  # which looks at no loss, and need not wait for a device
-            self._look_at_losses(wait=True)
+            self.losses.look(wait=True)
         return Known(
             clients=len(self.profiles),
             seed=self.seed,
             tick=self.tick,
             samples=self.weights.counted,
             seconds=self.seconds_of,
-            losses=self.losses,
+            losses=self.losses.known,
             asked=self.asked,
         )
 
@@ -298,10 +275,7 @@ class Server:
 
     def _accept(self, update: Update, task: ClientTask) -> None:
         assert update.version == task.version, "a fleet hands over only updates of the task in flight"
-        self._unsettled.append((update.client, self.tick + 1, update.loss))
-        on_host = not isinstance(update.loss, Tensor)
-        if on_host or len(self._unsettled) >= _UNSETTLED:
-            self._look_at_losses(wait=on_host)
+        self.losses.note(update.client, self.tick + 1, update.loss)
         self.updates[update.client] += 1
         if update.report is not None:
             total, samples = self.reports.get(task.level, (0.0, 0))

@@ -6,15 +6,16 @@ dispatched, is stored once. Rules, layout and profiles come from the recipe. Rea
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from fedgmr.exchange import ClientTask
 from fedgmr.server.buffer import Contribution
-from fedgmr.server.recovery import Good, Recovery
+from fedgmr.server.recovery import Good, Look, Recovery
 from fedgmr.server.restoration import Memory, Watcher
 from fedgmr.server.retreat import LastTask
 from fedgmr.server.server import Server
@@ -23,7 +24,7 @@ from fedgmr.submodels.levels import LevelMap
 # The fields of a buffered update and of a task in flight that are plain numbers, in the order in which they are stored.
 _HELD = ("client", "version", "level", "map_version")
 _WATCHED = ("seen", "armed", "floor", "pause")  # of the restoration rule's memory
-_RECOVERED = ("first", "length", "in_row", "looked_at", "events")  # of what recovery remembers
+_RECOVERED = ("first", "length", "in_row", "merged", "on_device", "events")  # of what recovery remembers
 _DISPATCHED = ("client", "version", "level", "map_version", "learning_rate", "first_batch")
 
 
@@ -41,7 +42,8 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if c.levels is not None:
             maps[c.map_version] = c.levels
     tensors |= {f"levels.{version}": levels.levels for version, levels in maps.items()}
-    for number, good in enumerate(server.recovery.goods):
+    look = server.recovery.look
+    for number, good in enumerate([*server.recovery.goods, *([] if look is None else [look.model])]):
         tensors[f"good.{number}"], tensors[f"good_buffers.{number}"] = good.model, good.buffers
         if good.previous is not None:
             tensors[f"good_previous.{number}"] = good.previous
@@ -68,10 +70,9 @@ def save_state(server: Server) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "on_arrival": server.weights.on_arrival,
         "reports": [[level, total, n] for level, (total, n) in sorted(server.reports.items())],
         "seconds_of": sorted(server.seconds_of.items()),
-        "losses": sorted(server.losses.items()),
+        **server.losses.state(),
         "asked": list(server.asked.items()),
         "restored": sorted(server.restored.items()),
-        "lost": sorted(server.lost),
         "changes": sorted(server.admission.changes.items()),
         "outside": sorted(server.admission.outside),
         "repeats": repeats,
@@ -101,8 +102,8 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
     server.weights.on_arrival = list(data.get("on_arrival", server.weights.on_arrival))
     server.reports = {level: (total, n) for level, total, n in data["reports"]}
     server.seconds_of = dict(data.get("seconds_of", server.seconds_of))
-    server.losses, server.asked = dict(data.get("losses", ())), dict(data.get("asked", ()))
-    server.lost = set(data.get("lost", ()))
+    server.losses.restore(data)
+    server.asked = dict(data.get("asked", ()))
     server.restored = dict(  # older files have the clients alone
         (row, server.client_levels[row]) if isinstance(row, int) else row for row in data.get("restored", ())
     )
@@ -141,8 +142,10 @@ def restore_state(server: Server, tensors: Mapping[str, Tensor], data: Mapping[s
 
 
 def _recovery_of(recovery: Recovery) -> dict[str, Any]:
+    look = recovery.look
     return {
         "goods": [good.tick for good in recovery.goods],
+        "look": None if look is None else [look.model.tick, *map(_measured, (look.length, look.metric))],
         "entered": sorted(recovery.entered.items()),
         "undone": sorted(recovery.undone),
         "best": None if recovery.first is None else recovery.best,
@@ -151,19 +154,31 @@ def _recovery_of(recovery: Recovery) -> dict[str, Any]:
 
 
 def _restore_recovery(recovery: Recovery, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
-    recovery.goods = [
+    tick, *found = data.get("look") or (None,)
+    ticks = [*data["goods"], *([] if tick is None else [tick])]
+    goods = [
         Good(
             tick=tick,
             model=tensors[f"good.{number}"],
             buffers=tensors[f"good_buffers.{number}"],
             previous=tensors.get(f"good_previous.{number}"),
         )
-        for number, tick in enumerate(data["goods"])
+        for number, tick in enumerate(ticks)
     ]
+    if tick is not None:
+        length, metric = (None if text is None else partial(float, text) for text in found)
+        assert length is not None
+        recovery.look = Look(model=goods.pop(), length=length, metric=metric)
+    recovery.goods = goods
     recovery.entered, recovery.undone = dict(data["entered"]), set(data["undone"])
     recovery.best = -math.inf if data["best"] is None else data["best"]
     for name in _RECOVERED:
-        setattr(recovery, name, data[name])
+        setattr(recovery, name, data.get(name, getattr(recovery, name)))  # older files have less
+
+
+def _measured(ask: Callable[[], float] | None) -> str | None:
+    """A number as text, which it may not be; None: nobody can tell it."""
+    return None if ask is None else repr(ask())
 
 
 def _row_of(watcher: Watcher) -> tuple[float | None, int, int]:

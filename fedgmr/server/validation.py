@@ -30,7 +30,7 @@ class CheckMetrics:
         server = self._server
         if server.validate is not None and level not in self._levels:
             buffers = server.buffers[: (level + 1) * server.layout.buffer_size]  # kept per width: its own come last
-            self._levels[level] = server.validate(server.sub_model(level), buffers)
+            self._levels[level] = server.validate(server.sub_model(level), buffers)()
         return self._levels.get(level)
 
     def of_update(self, client: int) -> float | None:
@@ -41,7 +41,7 @@ class CheckMetrics:
         """That of the zero-padded mean of the latest updates."""
         validate = self._server.validate
         padded = None if validate is None else self._server.padded()
-        return None if validate is None or padded is None else validate(*padded)
+        return None if validate is None or padded is None else validate(*padded)()
 
 
 def measure_update(server: "Server", c: Contribution) -> None:
@@ -55,4 +55,4 @@ def measure_update(server: "Server", c: Contribution) -> None:
     if server.client_levels[c.client] == len(server.ladder) - 1 or (count > 1 and count % server.rules.interval):
         return
     model = c.values if c.levels is None else c.levels.spread(c.values, torch.zeros_like(server.model))
-    server.own_metrics[c.client] = server.validate(model, c.buffers)
+    server.own_metrics[c.client] = server.validate(model, c.buffers)()

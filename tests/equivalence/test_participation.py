@@ -101,7 +101,7 @@ def test_a_cut_run_asks_the_same_clients(method: str, densities: str | None, tmp
     (_, one), (_, other) = save_state(whole.server), save_state(rest.server)
     assert one == other
     assert rest.fleet.state() == whole.fleet.state()
-    assert len(whole.server.losses) == len(whole.server.seconds_of) == CLIENTS
+    assert len(whole.server.losses.known) == len(whole.server.seconds_of) == CLIENTS
 
 
 @pytest.mark.parametrize(

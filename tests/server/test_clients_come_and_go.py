@@ -28,7 +28,7 @@ def make_server(samples: Sequence[int] = (0, 0, 0), *, weighting: str = "uniform
         steps=5,
         learning_rate=lambda tick: 0.1,
         seconds=100.0,
-        validate=lambda model, buffers: 0.5,
+        validate=lambda model, buffers: lambda: 0.5,
         labels=Labels(owned=owned, coordinates=torch.arange(4), classes=torch.arange(4)),
     )
 

@@ -266,9 +266,9 @@ def test_the_server_notes_times_and_losses() -> None:
     # 0, 1, 2 are measured: 4, 2, 3. So 1, which takes 5 now; so 2, which takes 6.
     assert asked == [0, 1, 2, 1, 2]
     assert at.seconds_of == {0: 4.0, 1: 5.0, 2: 6.0}
-    assert at.losses == {0: 0.5, 1: 0.625, 2: 0.375}, "of client 2's second update the device is not asked yet"
+    assert at.losses.known == {0: 0.5, 1: 0.625, 2: 0.375}, "of client 2's second update the device is not asked yet"
     at.tasks([0], 1.0)
-    assert at.losses[2] == 0.75
+    assert at.losses.known[2] == 0.75
     at.learn([News(client=1, seconds=0.0)])
     assert 0 < at.seconds_of[1] < 1e-6, "utilities divide by it"
 

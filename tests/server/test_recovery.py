@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedgmr.exchange import Diverged, News, Report, Verdict
 from fedgmr.server import Server, ServerRules
@@ -34,6 +35,15 @@ def tick(at: Server, *values: float) -> list[Verdict]:
     """One tick in which the first clients answer."""
     tasks = at.tasks(range(len(values)), float(at.tick))
     return at.merge([answer(task, value) for task, value in zip(tasks, values, strict=True)], float(at.tick + 1))
+
+
+def tick_on_device(at: Server, *values: float, row: bool = False) -> list[Verdict]:
+    """The same with losses that a device computes, NaN with the value; `row`: one is recorded then."""
+    pairs = [(task, values[task.client]) for task in at.tasks(range(len(values)), float(at.tick))]  # some are on hold
+    answers = [answer(t, t.model[0].item() if math.isnan(v) else v) for t, v in pairs]
+    losses = [torch.tensor(math.nan if math.isnan(value) else 0.5) for _, value in pairs]
+    verdicts = at.merge([replace(a, loss=loss) for a, loss in zip(answers, losses, strict=True)], float(at.tick + 1))
+    return [*verdicts, *(at.settle(wait=False) if row else ())]
 
 
 def taught(at: Server) -> Server:
@@ -260,12 +270,84 @@ def test_where_most_are_out_of_bounds_the_model_comes_back_first() -> None:
     assert at.recovery.events[-1]["reason"] == "divergence"
 
 
-def test_a_simulation_on_a_gpu_is_not_checked() -> None:
+def test_on_a_device_the_next_look_judges() -> None:
+    at, measured = shown(), list[float]()
+
+    def validate(model: Tensor, buffers: Tensor) -> Callable[[], float]:
+        def ask() -> float:
+            measured.append(round(model[0].item(), 6))
+            return measured[-1]
+
+        return ask
+
+    at.validate = validate
+    for value in (0.5, 0.5, 0.9, 0.9):
+        tick_on_device(at, value, value, value)
+    assert measured == [0.1, 0.5], "the first model, and at tick 4 that of tick 2"
+    assert [good.tick for good in at.recovery.goods] == [0, 2]
+    tick_on_device(at, 0.9, 0.9, 0.9)
+    tick_on_device(at, 0.1, 0.1, 0.1)
+    assert (at.recovery.events, [good.tick for good in at.recovery.goods]) == ([], [2, 4])
+    tick_on_device(at, 0.1, 0.1, 0.1)
+    assert at.recovery.events == [], "nobody asks between two looks"
+    tick_on_device(at, 0.1, 0.1, 0.1)
+    held, recovered = at.recovery.events
+    assert recovered == {"event": "recovered", "tick": 8, "to": 2, "reason": "collapse", "clients": [0, 1, 2]}
+    assert (at.model.item(), at.recovery.look, held["event"]) == (pytest.approx(0.5), None, "held")
+    for _ in range(4):
+        tick_on_device(at, 0.8, 0.8, 0.8)
+    assert len(at.recovery.events) == 2, "what was measured of the model that is gone is forgotten"
+
+
+def test_on_a_device_most_clients_that_diverge_bring_a_good_model_back() -> None:
     at = shown()
-    for value in (0.5, 0.5, 0.9, 0.9, 0.1, 0.1):
-        tasks = at.tasks(range(3), 0.0)
-        at.merge([replace(answer(task, value), loss=torch.tensor(0.0)) for task in tasks], 0.0)
-    assert (at.model.item(), len(at.recovery.goods)) == (pytest.approx(0.1), 1)
+    for value in (0.5, 0.5, 0.9, 0.9, 0.9):
+        tick_on_device(at, value, value, value)
+    nan = math.nan
+    assert tick_on_device(at, nan, nan, nan, row=True) == []
+    assert tick_on_device(at, nan, nan, 0.9, row=True) == [
+        Verdict(client=c, reason="client-diverged", merged=True) for c in range(3)
+    ]
+    assert at.recovery.events == [], "known only now"
+    tick_on_device(at, nan, 0.9, 0.9)
+    _, recovered = at.recovery.events
+    assert (recovered["reason"], recovered["to"], at.losses.lost) == ("divergence", 2, set())
+    assert len(at.settle()) == 3, "two of tick 7, one of tick 8"
+    tick_on_device(at, 0.9, 0.9, 0.9)
+    assert at.end() == []
+
+
+def test_on_a_device_a_run_that_never_was_good_ends() -> None:
+    at = shown()
+    tick_on_device(at, *[math.nan] * 3)
+    at.settle()
+    at.recovery.entered.clear()  # as if nothing had been merged
+    at.recovery.rule = RecoveryRule(times=0)
+    with pytest.raises(Diverged, match=r"loss or weights not finite\) at tick 2") as error:
+        tick_on_device(at, *[math.nan] * 3)
+    assert error.value.verdicts == []
+
+
+@pytest.mark.parametrize("cut", range(1, 14))
+def test_a_resumed_server_recovers_alike_on_a_device(cut: int) -> None:
+    nan, inf = math.nan, math.inf
+    steps = [*[(value,) * 3 for value in (0.5, 0.5, 0.9, 0.9)], (0.9, 0.9, nan), (0.1, 0.1, 0.1), (0.1, nan, 0.1)]
+    steps += [(0.1, 0.1, 0.1), (0.7, 0.7), (0.7, inf), (0.7, 0.7), (nan, 0.7), (0.7, 0.7), (0.7, 0.7)]
+    one, told = shown(), list[Verdict]()
+    for number, values in enumerate(steps):
+        if number == cut:
+            twin, heard = shown(), list[Verdict]()
+            tensors, data = save_state(one)
+            restore_state(twin, tensors, json.loads(json.dumps(data, allow_nan=False)))
+        verdicts = tick_on_device(one, *values, row=number % 3 == 2)
+        if number >= cut:
+            told += verdicts
+            heard += tick_on_device(twin, *values, row=number % 3 == 2)
+    assert [event["reason"] for event in one.recovery.events if event["event"] == "recovered"] == ["collapse", "scale"]
+    assert heard == told
+    (tensors, data), (again, more) = save_state(one), save_state(twin)
+    assert json.dumps(more) == json.dumps(data)
+    assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
 
 
 @pytest.mark.parametrize("cut", range(1, 9))

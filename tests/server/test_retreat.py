@@ -40,7 +40,7 @@ def make_server(density: float = 0.1, **restoration: Any) -> Server:
         steps=5,
         learning_rate=lambda tick: 0.1,
         seconds=100.0,
-        validate=lambda model, buffers: 0.5,
+        validate=lambda model, buffers: lambda: 0.5,
     )
 
 

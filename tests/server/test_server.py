@@ -1,8 +1,9 @@
 """The server: versions and staleness, the buffer, restoration checks, level maps of busy clients."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -29,6 +30,7 @@ def server(
     densities: Sequence[float] = (1.0, 1.0),
     samples: Sequence[int] = (),
     buffers: Sequence[float] = (),
+    validate: Callable[[Tensor, Tensor], float] | None = None,
     **more: Any,
 ) -> Server:
     return Server(
@@ -43,6 +45,7 @@ def server(
         steps=5,
         learning_rate=lambda tick: 1.0 / (1 + tick),
         seconds=100.0,
+        validate=None if validate is None else partial(partial, validate),
         **more,
     )
 
@@ -293,13 +296,14 @@ def test_losses_on_a_device_are_looked_at_later() -> None:
 
     tick({3})
     assert [(v.client, v.reason, v.merged) for v in at.settle()] == [(3, "client-diverged", True)]
-    assert (at.settle(), at.lost) == ([], {3})
+    assert (at.settle(), at.losses.lost) == ([], {3})
     tick({0, 1})  # client 3 is back
     assert len(at.settle()) == 2
-    assert at.lost == {0, 1}
+    assert at.losses.lost == {0, 1}
     tick({0, 1, 2})
+    assert (at.tick, at.diverged) == (3, False), "nobody has looked"
     with pytest.raises(Diverged, match=r"client 0 diverged \(loss or weights not finite\) at tick 3") as error:
-        at.settle()
+        at.end()
     assert [verdict.client for verdict in error.value.verdicts] == [0, 1, 2]
 
 
@@ -314,12 +318,12 @@ def test_losses_that_nobody_waits_for_are_looked_at_the_next_time() -> None:
     assert at.settle(wait=False) == []
     tick(1)
     assert [verdict.client for verdict in at.settle(wait=False)] == [3]
-    assert at.losses == dict.fromkeys((0, 1, 2, 4), 0.5)
+    assert at.losses.known == dict.fromkeys((0, 1, 2, 4), 0.5)
     assert [verdict.client for verdict in at.settle()] == [1], "with those that were on their way"
     tick(2)
     tick(4)
     assert [verdict.client for verdict in at.settle()] == [2, 4]
-    assert at.lost == {4}
+    assert at.losses.lost == {4}
 
 
 def test_participation_counts_the_tasks_in_flight() -> None:
