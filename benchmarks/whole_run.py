@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from environment import header, one_thread
@@ -24,8 +26,9 @@ from tables import Row, markdown
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.experiments import run
-from fedgmr.experiments.assembly import make_task
+from fedgmr.experiments.assembly import make_task, resolve_device
 from fedgmr.experiments.result import Result
+from fedgmr.fleets.network import Network
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import load_recipe
 from fedgmr.training.executor import Executor
@@ -77,21 +80,16 @@ def measure(words: Sequence[str]) -> tuple[Result, TimedExecutor, Stopwatch, flo
     timed: list[TimedExecutor] = []
     made = SimulatedFleet.__init__
 
-    def with_clock(fleet: SimulatedFleet, network: object, executor: Executor, *given: object, **named: object) -> None:
-        timed.append(TimedExecutor(executor, torch.cuda.is_available() and recipe.device != "cpu"))
-        made(fleet, network, timed[0], *given, **named)  # type: ignore[arg-type]
+    def with_clock(fleet: SimulatedFleet, network: Network, executor: Executor, *given: Any, **named: Any) -> None:
+        timed.append(TimedExecutor(executor, resolve_device(recipe.device).startswith("cuda")))
+        made(fleet, network, timed[0], *given, **named)
 
-    watch = Stopwatch()
-    parts = [*PARTS, (TRAINING, TimedExecutor, "train"), ("made", SimulatedFleet, "__init__")]
-    with tempfile.TemporaryDirectory() as folder:
+    watch, parts = Stopwatch(), [*PARTS, (TRAINING, TimedExecutor, "train")]
+    with tempfile.TemporaryDirectory() as folder, patch.object(SimulatedFleet, "__init__", with_clock):
         task = make_task(recipe)
         began = time.perf_counter()
-        SimulatedFleet.__init__ = with_clock  # type: ignore[method-assign, assignment]
-        try:
-            with watch.on(parts), watch.part(REST):
-                result = run.run_recipe(recipe, Path(folder) / "run", task=task)
-        finally:
-            SimulatedFleet.__init__ = made  # type: ignore[method-assign]
+        with watch.on(parts), watch.part(REST):
+            result = run.run_recipe(recipe, Path(folder) / "run", task=task)
         return result, timed[0], watch, time.perf_counter() - began
 
 
