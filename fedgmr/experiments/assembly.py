@@ -88,13 +88,15 @@ def resolve_device(name: str) -> str:
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of this name; ValueError where there is none."""
+    """The device of this name; ValueError where there is none, OutOfMemoryError where others leave no room on it."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", _QUEUES)
     try:
         device = torch.device(resolve_device(name))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
+        if "out of memory" in reason:  # a sweep tries it again later
+            raise torch.OutOfMemoryError(reason) from error
         raise ValueError(f"device is {name!r}, which cannot be used here ({reason}): give cpu or auto.") from error
     return device
 

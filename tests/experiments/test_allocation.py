@@ -1,4 +1,4 @@
-"""Freed memory is taken again without the system's help while a run lasts, and given back after it."""
+"""Freed memory is taken again without the system's help while a run lasts, and given back after it; shortages of memory."""
 
 import resource
 import statistics
@@ -7,7 +7,8 @@ import sys
 import pytest
 import torch
 
-from fedgmr.experiments.allocation import _glibc, reused_memory
+from fedgmr.experiments.allocation import _glibc, memory_shortage, reused_memory
+from fedgmr.experiments.assembly import usable_device
 
 SIZE = 12_000_000  # 48 MB: more than glibc ever keeps by itself
 
@@ -29,3 +30,17 @@ def test_pages_are_used_again() -> None:
         # Now and then something small takes the beginning of the place, and one vector needs another.
         assert statistics.median(_faults() for _ in range(7)) < pages // 20
     assert _faults() > pages // 2
+
+
+def test_a_device_without_room_is_a_shortage_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError(f"CUDA error: {reason}\nCompile with TORCH_USE_CUDA_DSA.")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    reason = "out of memory"
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        usable_device("cpu")
+    assert memory_shortage(error.value) == "CUDA error: out of memory"
+    reason = "no kernel image is available"
+    with pytest.raises(ValueError, match=r"which cannot be used here \(CUDA error: no kernel image is available\)"):
+        usable_device("cpu")
