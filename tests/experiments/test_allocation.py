@@ -1,4 +1,4 @@
-"""Freed memory is taken again without the system's help while a run lasts, and given back after it; shortages of memory."""
+"""Freed memory is taken again without the system's help while a run lasts, and given back after it; shortages."""
 
 import resource
 import statistics
