@@ -350,6 +350,17 @@ def test_a_resumed_server_recovers_alike_on_a_device(cut: int) -> None:
     assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
 
 
+def test_losses_of_a_resumed_run_need_no_device() -> None:
+    at, twin = shown(), shown()
+    for _ in range(3):
+        tick_on_device(at, 0.5, 0.5, math.nan)
+    tensors, data = save_state(at)
+    restore_state(twin, tensors, json.loads(json.dumps(data, allow_nan=False)))
+    twin.losses.note(0, 4, torch.tensor(0.5, device="meta"))  # not where the others would be
+    twin.losses.look(wait=False)
+    assert (twin.losses.known, twin.losses.lost) == ({}, set())
+
+
 @pytest.mark.parametrize("cut", range(1, 9))
 def test_a_resumed_server_recovers_alike(cut: int) -> None:
     steps = [*[(value,) * 3 for value in (0.5, 0.5, 0.9, 0.9)], (0.9, 0.9, 0.1), (0.6, 0.6, -0.33), (0.6, 0.6)]
