@@ -186,7 +186,6 @@ class RunInProgress:
     def _record(self, seconds: float) -> None:
         server, fleet = self.assembly.server, self.assembly.fleet
         self._complete()
-        fleet.told(server.settle(wait=False))
         row = {
             "seconds": seconds,
             "tick": server.tick,

@@ -1,8 +1,8 @@
 """The losses of merged updates, and who has diverged; a device may still compute them.
 
-Nobody waits for a device here: losses are asked for in batches, and judged when the next batch is asked for. So when
-they are judged depends on the run alone, and not on how fast the device is or when a checkpoint is written. Where
-training has diverged the update has changed nothing.
+Nobody waits for a device here: losses are asked for at every look at the model, and judged at the next one. So when
+they are judged depends on the run alone, and not on how fast the device is or when a row or a checkpoint is written.
+Where training has diverged the update has changed nothing.
 """
 
 import logging
