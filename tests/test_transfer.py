@@ -56,10 +56,16 @@ def on(device: Device, *numbers: float) -> Any:
     return SimpleNamespace(tensor=tensor, device=torch.device("cuda"), shape=tensor.shape, dtype=tensor.dtype)
 
 
-def test_numbers_are_read_when_their_copy_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+def emulated(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """The device to which all copies are ordered from now on."""
     device = Device()
     cuda = SimpleNamespace(Event=Event, current_stream=lambda _: device)
     monkeypatch.setattr(transfer, "torch", SimpleNamespace(empty=lambda *_, **__: Room(device), cuda=cuda))
+    return device
+
+
+def test_numbers_are_read_when_their_copy_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = emulated(monkeypatch)
     first, second, third = (Fetched(on(device, number)) for number in (1.0, 2.0, 3.0))
     assert not first.ready
     assert second.values == [2.0], "waited for"

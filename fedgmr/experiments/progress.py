@@ -186,7 +186,6 @@ class RunInProgress:
     def _record(self, seconds: float) -> None:
         server, fleet = self.assembly.server, self.assembly.fleet
         self._complete()
-        fleet.told(server.settle(wait=False))
         row = {
             "seconds": seconds,
             "tick": server.tick,
@@ -229,7 +228,7 @@ class RunInProgress:
         if self.unscored is None:
             return
         row, scores, clients, shares = self.unscored
-        tests = (*(test for test, _ in scores.values()), *clients)
+        tests = (*(test for pair in scores.values() for test in pair if test is not None), *clients)
         if not (at_once or (shares.ready and all(test.ready for test in tests))):
             return
         self.unscored = None

@@ -1,8 +1,8 @@
 """The losses of merged updates, and who has diverged; a device may still compute them.
 
-Nobody waits for a device here: losses are asked for in batches, and judged when the next batch is asked for. So when
-they are judged depends on the run alone, and not on how fast the device is or when a checkpoint is written. Where
-training has diverged the update has changed nothing.
+Nobody waits for a device here: losses are asked for at every look at the model, and judged at the next one. So when
+they are judged depends on the run alone, and not on how fast the device is or when a row or a checkpoint is written.
+Where training has diverged the update has changed nothing.
 """
 
 import logging
@@ -59,13 +59,11 @@ class Losses:
 
     def state(self) -> dict[str, Any]:
         """All of it as JSON-ready data; a loss that is no number is None."""
-        asked, fetched = self._asked
-        known = iter(() if fetched is None else fetched.values)
         return {
             "losses": sorted(self.known.items()),
             "lost": sorted(self.lost),
             "verdicts": [verdict.client for verdict in self._verdicts],
-            "asked_losses": [(client, tick, _number(next(known))) for client, tick, _ in asked],
+            "asked_losses": [(client, tick, _number(loss)) for client, tick, loss in self._fetched()],
             "noted_losses": [(client, tick, _number(float(loss))) for client, tick, loss in self._noted],
         }
 
@@ -73,26 +71,29 @@ class Losses:
         """Continue from what `state()` has returned; older files have less."""
         self.known, self.lost = dict(state.get("losses", ())), set(state.get("lost", ()))
         self._verdicts = [_diverged(client) for client in state.get("verdicts", ())]
-        asked, noted = (
-            [(client, tick, torch.tensor(math.nan if loss is None else loss)) for client, tick, loss in rows]
-            for rows in (state.get("asked_losses", ()), state.get("noted_losses", ()))
+        asked, self._noted = (
+            [(client, tick, math.nan if loss is None else loss) for client, tick, loss in state.get(name, ())]
+            for name in ("asked_losses", "noted_losses")
         )
-        self._asked = [*asked], Fetched(torch.stack([loss for _, _, loss in asked])) if asked else None
-        self._noted = [*noted]
+        self._asked = asked, None
 
     def _judge(self) -> None:
         """Judge the losses that were asked for."""
-        (asked, fetched), self._asked = self._asked, ([], None)
-        known = iter(() if fetched is None else fetched.values)
+        asked, self._asked = self._fetched(), ([], None)
         for client, tick, loss in asked:
-            value = next(known) if isinstance(loss, Tensor) else loss
-            if math.isfinite(value):
-                self.known[client] = value
+            if math.isfinite(loss):
+                self.known[client] = loss
                 self.lost.discard(client)
                 continue
             _log.warning("Tick %d: the training of client %d diverged; it changes nothing.", tick, client)
             self._verdicts.append(_diverged(client))
             self.lost.add(client)
+
+    def _fetched(self) -> list[tuple[int, int, float]]:
+        """The losses that were asked for; those of a resumed run are numbers."""
+        asked, fetched = self._asked
+        known = iter(() if fetched is None else fetched.values)
+        return [(client, tick, next(known) if isinstance(loss, Tensor) else loss) for client, tick, loss in asked]
 
 
 def _diverged(client: int) -> Verdict:

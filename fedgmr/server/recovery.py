@@ -124,8 +124,8 @@ class Recovery:
         return self.best - self.rule.lost * gain if gain >= self.rule.gain * span else -math.inf
 
     def due(self, tick: int) -> bool:
-        """Whether the model is checked now."""
-        return self.rule.times > 0 and self.merged > 0 and tick % self._every == 0
+        """Whether it is time for a look."""
+        return self.merged > 0 and tick % self._every == 0
 
     def check(self, now: Good, validate: "Validate | None") -> str:
         """Look at the present model, on a device judge that of the last check; returns what is wrong with it."""
@@ -185,9 +185,11 @@ def watch(server: "Server", verdicts: Iterable[Verdict]) -> None:
         if not verdict.merged and verdict.reason not in (_UNDONE, DIVERGED) and strike(server, verdict.client):
             spoilt = verdict.reason in _SPOILING and verdict.client in recovery.suspects()
             wrong = wrong or ("hold" if spoilt else "")
+    if due := recovery.due(server.tick):
+        server.losses.look(wait=False)  # first: a model that nobody has changed because all diverge is not good
     if server.diverged or server.admission.sign():
         wrong = "divergence"
-    elif recovery.due(server.tick):
+    elif due and recovery.rule.times:
         now = Good(tick=server.tick, model=server.model, buffers=server.buffers, previous=server.previous)
         wrong = recovery.check(now, server.validate) or wrong
     if wrong:

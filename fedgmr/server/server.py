@@ -130,7 +130,8 @@ class Server:
     def merge(self, updates: Sequence[Update], now: float) -> list[Verdict]:
         """One tick: buffer the arrivals, aggregate, and when due restore clients and refresh the level map.
 
-        Returns the verdicts on the updates that were not merged as they came; the task of a refused one is given up.
+        Returns the verdicts on the updates that were not merged as they came, on those of a device when their losses
+        have been looked at; the task of a refused one is given up.
         """
         starts, fresh = {}, []
         everybody_whole = self.levels.whole(min(self.client_levels))
@@ -159,10 +160,10 @@ class Server:
         try:
             watch(self, verdicts)
         except Diverged as error:
-            error.verdicts = [*verdicts, *self.losses.verdicts()]
+            error.verdicts = [*verdicts, *self.settle()]
             raise
         self._restore_and_refresh(now)
-        return verdicts
+        return [*verdicts, *self.losses.verdicts()]
 
     def sub_model(self, level: int) -> Tensor:
         """The flat model with zero outside the sub-model of a level."""
@@ -195,13 +196,9 @@ class Server:
             labels=self.labels,
         )
 
-    def settle(self, *, wait: bool = True) -> list[Verdict]:
-        """Look at the losses that a device has kept; the verdicts on clients that have diverged.
-
-        Such an update has changed nothing. Without `wait` nobody waits for a device: it is asked for the newest losses,
-        and looked at are those of the call before.
-        """
-        self.losses.look(wait=wait)
+    def settle(self) -> list[Verdict]:
+        """Look at all losses that a device has kept; the verdicts on clients that have diverged."""
+        self.losses.look(wait=True)
         return self.losses.verdicts()
 
     def end(self) -> list[Verdict]:

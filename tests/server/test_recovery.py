@@ -37,13 +37,12 @@ def tick(at: Server, *values: float) -> list[Verdict]:
     return at.merge([answer(task, value) for task, value in zip(tasks, values, strict=True)], float(at.tick + 1))
 
 
-def tick_on_device(at: Server, *values: float, row: bool = False) -> list[Verdict]:
-    """The same with losses that a device computes, NaN with the value; `row`: one is recorded then."""
+def tick_on_device(at: Server, *values: float) -> list[Verdict]:
+    """The same with losses that a device computes, NaN with the value."""
     pairs = [(task, values[task.client]) for task in at.tasks(range(len(values)), float(at.tick))]  # some are on hold
     answers = [answer(t, t.model[0].item() if math.isnan(v) else v) for t, v in pairs]
     losses = [torch.tensor(math.nan if math.isnan(value) else 0.5) for _, value in pairs]
-    verdicts = at.merge([replace(a, loss=loss) for a, loss in zip(answers, losses, strict=True)], float(at.tick + 1))
-    return [*verdicts, *(at.settle(wait=False) if row else ())]
+    return at.merge([replace(a, loss=loss) for a, loss in zip(answers, losses, strict=True)], float(at.tick + 1))
 
 
 def taught(at: Server) -> Server:
@@ -304,17 +303,32 @@ def test_on_a_device_most_clients_that_diverge_bring_a_good_model_back() -> None
     for value in (0.5, 0.5, 0.9, 0.9, 0.9):
         tick_on_device(at, value, value, value)
     nan = math.nan
-    assert tick_on_device(at, nan, nan, nan, row=True) == []
-    assert tick_on_device(at, nan, nan, 0.9, row=True) == [
-        Verdict(client=c, reason="client-diverged", merged=True) for c in range(3)
-    ]
-    assert at.recovery.events == [], "known only now"
-    tick_on_device(at, nan, 0.9, 0.9)
+    assert tick_on_device(at, nan, nan, nan) == []
+    assert tick_on_device(at, nan, nan, 0.9) == []
+    assert at.recovery.events == [], "nobody asks between two looks"
+    verdicts = tick_on_device(at, nan, 0.9, 0.9)
+    assert [verdict.client for verdict in verdicts] == [0, 1, 2, 0, 1, 0]
+    assert set(verdicts[:3]) == {Verdict(client=c, reason="client-diverged", merged=True) for c in range(3)}
     _, recovered = at.recovery.events
-    assert (recovered["reason"], recovered["to"], at.losses.lost) == ("divergence", 2, set())
-    assert len(at.settle()) == 3, "two of tick 7, one of tick 8"
+    assert (recovered["tick"], recovered["reason"], recovered["to"]) == (8, "divergence", 2)
+    assert at.losses.lost == set()
     tick_on_device(at, 0.9, 0.9, 0.9)
     assert at.end() == []
+
+
+def test_on_a_device_a_run_in_which_all_diverge_for_good_ends() -> None:
+    at, heard = shown(clients=7), list[Verdict]()
+    for value in (0.5, 0.5, 0.9, 0.9, 0.9, 0.9):
+        tick_on_device(at, *[value] * 7)
+    merged = sum(at.updates)
+    while at.tick < 21:
+        heard += tick_on_device(at, *[math.nan] * 7)
+    with pytest.raises(Diverged) as error:
+        tick_on_device(at, *[math.nan] * 7)
+    # A look that begins after a recovery is judged two ticks later; the model stays a good one all the while.
+    recovered = [event["tick"] for event in at.recovery.events if event["event"] == "recovered"]
+    assert (recovered, at.tick) == ([10, 14, 18], 22)
+    assert len(heard) + len(error.value.verdicts) == sum(at.updates) - merged
 
 
 def test_on_a_device_a_run_that_never_was_good_ends() -> None:
@@ -325,7 +339,7 @@ def test_on_a_device_a_run_that_never_was_good_ends() -> None:
     at.recovery.rule = RecoveryRule(times=0)
     with pytest.raises(Diverged, match=r"loss or weights not finite\) at tick 2") as error:
         tick_on_device(at, *[math.nan] * 3)
-    assert error.value.verdicts == []
+    assert len(error.value.verdicts) == 3, "of the last merge"
 
 
 @pytest.mark.parametrize("cut", range(1, 14))
@@ -339,15 +353,26 @@ def test_a_resumed_server_recovers_alike_on_a_device(cut: int) -> None:
             twin, heard = shown(), list[Verdict]()
             tensors, data = save_state(one)
             restore_state(twin, tensors, json.loads(json.dumps(data, allow_nan=False)))
-        verdicts = tick_on_device(one, *values, row=number % 3 == 2)
+        verdicts = tick_on_device(one, *values)
         if number >= cut:
             told += verdicts
-            heard += tick_on_device(twin, *values, row=number % 3 == 2)
+            heard += tick_on_device(twin, *values)
     assert [event["reason"] for event in one.recovery.events if event["event"] == "recovered"] == ["collapse", "scale"]
     assert heard == told
     (tensors, data), (again, more) = save_state(one), save_state(twin)
     assert json.dumps(more) == json.dumps(data)
     assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
+
+
+def test_losses_of_a_resumed_run_need_no_device() -> None:
+    at, twin = shown(), shown()
+    for _ in range(3):
+        tick_on_device(at, 0.5, 0.5, math.nan)
+    tensors, data = save_state(at)
+    restore_state(twin, tensors, json.loads(json.dumps(data, allow_nan=False)))
+    twin.losses.note(0, 4, torch.tensor(0.5, device="meta"))  # not where the others would be
+    twin.losses.look(wait=False)
+    assert (twin.losses.known, twin.losses.lost) == ({0: 0.5, 1: 0.5}, {2}), "asked for at tick 2"
 
 
 @pytest.mark.parametrize("cut", range(1, 9))

@@ -315,9 +315,11 @@ def test_losses_that_nobody_waits_for_are_looked_at_the_next_time() -> None:
         at.merge([replace(answer(t, 0.0), loss=torch.tensor(losses[t.client])) for t in at.tasks(range(5), 0.0)], 1.0)
 
     tick(3)
-    assert at.settle(wait=False) == []
+    at.losses.look(wait=False)
+    assert at.losses.verdicts() == []
     tick(1)
-    assert [verdict.client for verdict in at.settle(wait=False)] == [3]
+    at.losses.look(wait=False)
+    assert [verdict.client for verdict in at.losses.verdicts()] == [3]
     assert at.losses.known == dict.fromkeys((0, 1, 2, 4), 0.5)
     assert [verdict.client for verdict in at.settle()] == [1], "with those that were on their way"
     tick(2)

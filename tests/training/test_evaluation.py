@@ -7,6 +7,7 @@ import pytest
 import torch
 from e2e import tiny
 from equivalence.runs import objects
+from test_transfer import emulated, on
 from torch import Tensor, nn
 
 from fedgmr.submodels.layout import Layout
@@ -38,6 +39,14 @@ def both(measured: Measurement) -> tuple[float, float]:
     """Metric and loss."""
     assert measured.ready, "nothing is under way on a CPU"
     return measured.accuracy, measured.loss
+
+
+def test_nobody_waits_for_what_is_measured_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = emulated(monkeypatch)
+    first, second = (Measurement([metrics.accuracy()], (on(device, hits, 6.0), ((1, 4),))) for hits in (1.0, 3.0))
+    assert not first.ready
+    assert (first.values, device.done, second.ready) == ([0.25, 1.5], 1, False)
+    assert second.accuracy == 0.75
 
 
 def test_a_measurement_by_hand() -> None:
@@ -290,4 +299,4 @@ def test_a_measure_may_return_a_number() -> None:
     """On a device without values nothing but the place of the sums can be seen."""
     task = replace(linear_task(), metric=lambda outputs, targets: (3.0, 4)).to(torch.device("meta"))
     measured = Evaluator(task, task.layout()).test(torch.zeros(9, device="meta"), torch.empty(0, device="meta"))
-    assert (measured._sums.device.type, measured._counts) == ("meta", ((1, 4),))
+    assert (measured._sums._tensor.device.type, measured._counts) == ("meta", ((1, 4),))

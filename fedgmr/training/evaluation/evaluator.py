@@ -22,6 +22,7 @@ from fedgmr.training.chains import Chain
 from fedgmr.training.evaluation.replayed import Replayed, Sums
 from fedgmr.training.evaluation.statistics import BatchNorms, Norm
 from fedgmr.training.execution import ExecutionSettings
+from fedgmr.transfer import Fetched
 
 _ON_CUDA = 4  # times the task's evaluation batch: fewer and larger kernels
 
@@ -32,15 +33,15 @@ class Measurement:
     A GPU may still be computing them; whoever asks for one waits.
     """
 
-    def __init__(self, metrics: Sequence[Metric], sums: Sums, stream: torch.cuda.Stream | None) -> None:
-        """`sums`: of every metric, then the loss's; they are made on `stream`, None: the current one."""
-        self._metrics, self._stream = metrics, stream
-        self._sums, self._counts = sums
+    def __init__(self, metrics: Sequence[Metric], sums: Sums) -> None:
+        """`sums`: of every metric, then the loss's; they are made on the current stream."""
+        self._metrics, self._counts = metrics, sums[1]
+        self._sums = Fetched(sums[0])  # now: whoever asks waits for nothing that is measured later
 
     @property
     def ready(self) -> bool:
         """Whether nobody has to wait."""
-        return self._stream is None or self._stream.query()
+        return self._sums.ready
 
     @property
     def accuracy(self) -> float:
@@ -55,9 +56,8 @@ class Measurement:
     @cached_property
     def values(self) -> list[float]:
         """The metrics in the task's order, then the loss."""
-        with _on(self._stream):  # other work on the device goes on
-            sums = self._sums.tolist()
-        values, first = [], 0
+        sums = self._sums.values
+        values, first = list[float](), 0
         for metric, (width, count) in zip(self._metrics, self._counts, strict=True):
             values.append(metric.pooled(sums[first : first + width], count))
             first += width
@@ -128,7 +128,7 @@ class Evaluator:
             by_batch = self._norm == "batch"
             # Batch statistics of a single sample do not exist.
             sums = [self._summed(samples, by_batch=by_batch and len(samples) > 1) for samples in parts]
-        return [Measurement(self.task.metrics, each, self._stream) for each in sums]
+            return [Measurement(self.task.metrics, each) for each in sums]
 
     def state(self, model: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The module's complete state with this model in it, frozen parameters included.
@@ -149,7 +149,7 @@ class Evaluator:
         self._await(model, buffers)
         with _on(self._stream):
             self._load(model, buffers)
-            return Measurement(self.task.metrics, self._programs[part](), self._stream)
+            return Measurement(self.task.metrics, self._programs[part]())
 
     def _await(self, *tensors: Tensor) -> None:
         """Let the stream wait for tensors that others may still be making, and these live until it has read them."""
