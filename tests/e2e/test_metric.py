@@ -67,7 +67,7 @@ def test_the_server_sees_scores_of_which_more_is_better() -> None:
     for bias in (5.0, 4.0):
         model[run.server.layout.size - 1] = bias
         expected = -(3 * held_out[:, :4].sum(1) + 5 - bias).abs().mean().item()
-        assert math.isclose(run.server.validate(model, torch.empty(0)), expected, rel_tol=1e-5)
+        assert math.isclose(run.server.validate(model, torch.empty(0))(), expected, rel_tol=1e-5)
     assert task.metrics[0].scores == (-math.inf, 0.0), "no error is under 0"
 
 
