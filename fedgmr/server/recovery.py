@@ -135,12 +135,15 @@ class Recovery:
                 self.first = self.best = validate(self.goods[0].model, self.goods[0].buffers)()
             metric = validate(now.model, now.buffers)
         length = Fetched(_length(now.model)[None])
-        look: Look | None = Look(model=now, length=lambda: length.values[0], metric=metric)
-        if self.on_device:
-            look, self.look = self.look, look
-        return "" if look is None else self._judge(look)
+        look = Look(model=now, length=lambda: length.values[0], metric=metric)
+        return self.judge(look) if self.on_device else self._judged(look)
 
-    def _judge(self, look: Look) -> str:
+    def judge(self, next_look: Look | None) -> str:
+        """What is wrong with the model of the last look; `next_look` is the one to judge after it."""
+        look, self.look = self.look, next_look
+        return "" if look is None else self._judged(look)
+
+    def _judged(self, look: Look) -> str:
         """What is wrong with a model; if it is good it is kept."""
         length = look.length()
         if not length <= self.rule.scale * max(self.length, 1.0):  # also where it is no number
@@ -178,20 +181,25 @@ class Recovery:
         return kept, [Verdict(client=client, reason=_UNDONE) for client in gone]
 
 
-def watch(server: "Server", verdicts: Iterable[Verdict]) -> None:
-    """After a merge: strike the clients that were refused, and go back if the model has collapsed."""
+def watch(server: "Server", verdicts: Iterable[Verdict], *, last: bool = False) -> None:
+    """After a merge: strike the clients that were refused, and go back if the model has collapsed.
+
+    `last`: at the end of the run, when only the look before is judged.
+    """
     recovery, wrong = server.recovery, ""
     for verdict in verdicts:
         if not verdict.merged and verdict.reason not in (_UNDONE, DIVERGED) and strike(server, verdict.client):
             spoilt = verdict.reason in _SPOILING and verdict.client in recovery.suspects()
             wrong = wrong or ("hold" if spoilt else "")
-    if due := recovery.due(server.tick):
+    if due := not last and recovery.due(server.tick):
         server.losses.look(wait=False)  # first: a model that nobody has changed because all diverge is not good
     if server.diverged or server.admission.sign():
         wrong = "divergence"
     elif due and recovery.rule.times:
         now = Good(tick=server.tick, model=server.model, buffers=server.buffers, previous=server.previous)
         wrong = recovery.check(now, server.validate) or wrong
+    elif last:
+        wrong = recovery.judge(None)
     if wrong:
         _go_back(server, wrong)
 

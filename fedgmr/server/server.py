@@ -202,10 +202,13 @@ class Server:
         return self.losses.verdicts()
 
     def end(self) -> list[Verdict]:
-        """Settle for the last time. Raises Diverged where the last updates of most clients have diverged."""
+        """Settle for the last time, judge what a device still measures, and go back if the model has collapsed."""
         verdicts = self.settle()
-        if self.diverged:
-            raise Diverged(min(self.losses.lost), self.tick, verdicts=verdicts)
+        try:
+            watch(self, (), last=True)
+        except Diverged as error:
+            error.verdicts = verdicts
+            raise
         return verdicts
 
     @property

@@ -331,6 +331,23 @@ def test_on_a_device_a_run_in_which_all_diverge_for_good_ends() -> None:
     assert len(heard) + len(error.value.verdicts) == sum(at.updates) - merged
 
 
+@pytest.mark.parametrize(
+    ("values", "reason"), [((0.1, 0.1, 0.1), "collapse"), ((math.nan,) * 3, "divergence"), ((0.9, 0.9, 0.9), None)]
+)
+def test_on_a_device_the_last_look_is_judged_at_the_end(values: Sequence[float], reason: str | None) -> None:
+    at = shown()
+    for value in (0.5, 0.5, 0.9, 0.9, 0.9):
+        tick_on_device(at, value, value, value)
+    tick_on_device(at, *values)
+    assert at.recovery.events == []
+    assert len(at.end()) == (3 if reason == "divergence" else 0)
+    assert [event.get("reason") for event in at.recovery.events if event["event"] == "recovered"] == [reason] * bool(
+        reason
+    )
+    assert at.model.item() == pytest.approx(0.5 if reason else 0.9)
+    assert at.end() == []
+
+
 def test_on_a_device_a_run_that_never_was_good_ends() -> None:
     at = shown()
     tick_on_device(at, *[math.nan] * 3)

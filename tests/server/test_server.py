@@ -16,6 +16,7 @@ from fedgmr.server.aggregation import GradientAverage, MaskAware, Mixing, ZeroPa
 from fedgmr.server.buffer import BufferRule
 from fedgmr.server.coordination import Asynchronous
 from fedgmr.server.participation import Participation
+from fedgmr.server.recovery import RecoveryRule
 from fedgmr.server.restoration import Check, FixedTime, Restoration, Saturation
 from fedgmr.staleness import Constant, Polynomial
 from fedgmr.submodels.layout import Layout
@@ -288,7 +289,7 @@ def test_where_all_diverge_the_run_ends() -> None:
 
 
 def test_losses_on_a_device_are_looked_at_later() -> None:
-    at = server(ALPHA_1, densities=[1.0] * 5)
+    at = server(replace(ALPHA_1, recovery=RecoveryRule(times=0)), densities=[1.0] * 5)
 
     def tick(broken: set[int]) -> None:
         losses = {client: math.nan if client in broken else 0.5 for client in range(5)}
