@@ -4,7 +4,7 @@ The run is that of `fedgmr run`, with records and checkpoints, in a directory th
 events on the GPU around each group of tasks, on a CPU by the clock. The first group of each size compiles and captures;
 what it takes above the median group of its size counts as set-up and not as training. Below the line stands where the
 host's time goes: every second belongs to the innermost part at work. The last line has the accuracies' digest, which is
-the same for equal runs. There is no limit; the figures are in `paper_round.md`.
+the same for equal runs. There is no limit.
 """
 
 import argparse

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryRule:
-    """When the server goes back to an earlier model; an honest run never meets these bounds."""
+    """When the server goes back to an earlier model; a run whose learning rate is not too large never does."""
 
     times: int = field(
         default=3,
@@ -136,14 +136,14 @@ class Recovery:
             metric = validate(now.model, now.buffers)
         length = Fetched(_length(now.model)[None])
         look = Look(model=now, length=lambda: length.values[0], metric=metric)
-        return self.judge(look) if self.on_device else self._judged(look)
+        return self.judge_last(look) if self.on_device else self._judge(look)
 
-    def judge(self, next_look: Look | None) -> str:
-        """What is wrong with the model of the last look; `next_look` is the one to judge after it."""
-        look, self.look = self.look, next_look
-        return "" if look is None else self._judged(look)
+    def judge_last(self, present: Look | None = None) -> str:
+        """What is wrong with the model of the last look; the present one is the last from now on."""
+        last, self.look = self.look, present
+        return "" if last is None else self._judge(last)
 
-    def _judged(self, look: Look) -> str:
+    def _judge(self, look: Look) -> str:
         """What is wrong with a model; if it is good it is kept."""
         length = look.length()
         if not length <= self.rule.scale * max(self.length, 1.0):  # also where it is no number
@@ -199,7 +199,7 @@ def watch(server: "Server", verdicts: Iterable[Verdict], *, last: bool = False) 
         now = Good(tick=server.tick, model=server.model, buffers=server.buffers, previous=server.previous)
         wrong = recovery.check(now, server.validate) or wrong
     elif last:
-        wrong = recovery.judge(None)
+        wrong = recovery.judge_last()
     if wrong:
         _go_back(server, wrong)
 

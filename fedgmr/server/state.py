@@ -154,8 +154,7 @@ def _recovery_of(recovery: Recovery) -> dict[str, Any]:
 
 
 def _restore_recovery(recovery: Recovery, tensors: Mapping[str, Tensor], data: Mapping[str, Any]) -> None:
-    tick, *found = data.get("look") or (None,)
-    ticks = [*data["goods"], *([] if tick is None else [tick])]
+    looked_at, *found = data.get("look") or [None]  # older files have none
     goods = [
         Good(
             tick=tick,
@@ -163,9 +162,9 @@ def _restore_recovery(recovery: Recovery, tensors: Mapping[str, Tensor], data: M
             buffers=tensors[f"good_buffers.{number}"],
             previous=tensors.get(f"good_previous.{number}"),
         )
-        for number, tick in enumerate(ticks)
+        for number, tick in enumerate(data["goods"] if looked_at is None else [*data["goods"], looked_at])
     ]
-    if tick is not None:
+    if looked_at is not None:
         length, metric = (None if text is None else partial(float, text) for text in found)
         assert length is not None
         recovery.look = Look(model=goods.pop(), length=length, metric=metric)

@@ -51,7 +51,7 @@ def main(grid: Grid, context: Context) -> None:
     _show_log()
     try:
         directory, result = run(grid, context.run_id, context.run_config, Clock())
-    except (ValueError, OSError, Diverged) as error:
+    except (ValueError, OSError, Diverged, MemoryError, torch.OutOfMemoryError) as error:
         print(f"fedgmr: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         raise
     score = f"{result.reading.name} {result.reading.text(result.final_accuracy)}"
