@@ -171,7 +171,7 @@ class FedGMR:
         """The share of samples that the sub-model at `level` classifies correctly."""
         vector_to_parameters(self.model * (self.levels <= level), self.module.parameters())
         correct, count = self.task.metrics[0].measure(self.module(self.task.inputs(inputs)), targets)
-        return float(correct) / count
+        return float(correct) / int(count)
 
     def densities(self) -> list[float]:
         """The density of each client's sub-model."""

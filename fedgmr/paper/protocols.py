@@ -25,6 +25,7 @@ class Protocol:
     """The settings of a table that its recipes do not have."""
 
     about: str  # one line for people
+    tuned: bool = False  # whether trials of equal number have chosen the recipes' rates and patiences
     patience: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)  # by task, split, fleet
     fastest: Mapping[tuple[str, str], int] = field(default_factory=dict)  # clients waited for, by task and fleet
     climb: Mapping[str, float] = field(default_factory=dict)  # by task: when fixed times have all clients whole
@@ -53,7 +54,7 @@ def _patiences(iid: tuple[int, int, int], noniid: tuple[int, int, int]) -> dict[
 
 
 PROTOCOLS: Mapping[str, Protocol] = {
-    "fair": Protocol(about="one split, one time model and one budget of tuning for every method"),
+    "fair": Protocol(about="one split, one time model and one budget of tuning for every method", tuned=True),
     "released": Protocol(
         about="as the code that the paper's authors have released runs it",
         patience={

@@ -65,9 +65,10 @@ def results_document(directory: Path, folder: str = "results") -> Results:
         "seeds it is the mean, with the sample deviation over seeds in brackets. The paper's deviations are over the "
         "evaluations of one run. Differences are in points. Validation is the accuracy on the samples that the server "
         "holds out, of the best view over the last ten evaluations, or in runs without views of the final model; where "
-        f"several patiences were run, the best by it is ranked. The {LARGER}, at each evaluation, is how the paper's "
-        "numbers are made; where it is known, it is what is compared with them, and nothing else goes by it, "
-        "except the order of runs that decide on the test set. A curve is of the number that its row is ordered by.",
+        "several patiences were run, the best by it is ranked, except under a protocol whose recipes trials have "
+        f"tuned. The {LARGER}, at each evaluation, is how the paper's numbers are made; where it is known, it is what "
+        "is compared with them, and nothing else goes by it, except the order of runs that decide on the test set. A "
+        "curve is of the number that its row is ordered by.",
         "",
         *_overview(finished),
     ]
@@ -222,7 +223,8 @@ def _choices(rows: Sequence[ResultRow]) -> list[tuple[ResultRow, str]]:
     """The row of each variant that is ranked, and a sentence on the choice where there are several.
 
     These have the recipe's settings apart from the patience. The one with the best validation on the seeds that all
-    have is ranked, else the recipe's own: never by the test set.
+    have is ranked, else the recipe's own: never by the test set. Where trials have chosen the recipe's settings, whole
+    runs with others are a study, and would be more tuning than the other methods had.
     """
     by_variant: dict[str, list[ResultRow]] = {}
     for row in sorted(rows, key=lambda row: bool(row.runs[0].changes)):
@@ -230,6 +232,8 @@ def _choices(rows: Sequence[ResultRow]) -> list[tuple[ResultRow, str]]:
             by_variant.setdefault(row.variant, []).append(row)
     choices = []
     for alike in by_variant.values():
+        if PROTOCOLS[alike[0].runs[0].protocol].tuned and not alike[0].runs[0].changes:
+            del alike[1:]
         shared = set.intersection(*(row.seeds for row in alike))
         known = [(value, row) for row in alike if (value := row.validation(shared)) is not None]
         chosen, reason = alike[0], "not all were validated on the same seeds"

@@ -29,7 +29,7 @@ def padded_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (each * reached).sum() / (reached.sum() * len(targets)).clamp(min=1)
 
 
-def token_top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+def token_top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Correct predictions over the targets that are no padding, and how many there were; to be pooled over batches."""
     real = targets != PAD
-    return ((outputs.argmax(-1) == targets) & real).sum(), int(real.sum())
+    return ((outputs.argmax(-1) == targets) & real).sum(), real.sum()

@@ -16,8 +16,16 @@ from torch.nn import functional
 
 from fedgmr.reading import Reading
 
-Measure = Callable[[Tensor, Tensor], tuple[Tensor, int]]  # (outputs, targets) -> (sums over the batch, number counted)
+Count = int | Tensor  # a tensor where the host would have to wait for it
+Measure = Callable[[Tensor, Tensor], tuple[Tensor, Count]]  # (outputs, targets) -> (sums, number counted) of a batch
 Pooled = Callable[[Sequence[float], int], float]  # (sums over all batches, number counted) -> the metric
+
+
+def summed(loss: Tensor, count: Count) -> Tensor:
+    """The sum of losses whose mean is given; a mean over nothing is no number, and would make none of all batches."""
+    if isinstance(count, int):
+        return loss * count if count else torch.zeros_like(loss)
+    return (loss * count).where(count > 0, 0)
 
 
 def mean(sums: Sequence[float], count: int) -> float:
@@ -123,17 +131,35 @@ def _alike(targets: Tensor, wanted: Tensor) -> Tensor:
     return targets
 
 
-def _among(k: int, ignore: int | None, outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+def _among(k: int, ignore: int | None, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Count]:
     dim = class_dim(outputs, targets)
-    highest = outputs.topk(k, dim).indices
-    right = (highest == _alike(targets, highest.select(dim, 0)).unsqueeze(dim)).any(dim)
-    if ignore is None:
-        return right.sum(), targets.numel()
-    return (right & (targets != ignore)).sum(), _counted(targets, ignore)
+    targets = _alike(targets, outputs.select(dim, 0))
+    if k > outputs.shape[dim]:
+        raise ValueError(f"there are {outputs.shape[dim]} classes, which are fewer than {k}")
+    if k == 1:
+        right = outputs.argmax(dim) == targets
+    elif outputs.device.type == "cpu":
+        right = (outputs.topk(k, dim).indices == targets.unsqueeze(dim)).any(dim)
+    else:
+        right = _ahead(outputs, targets, dim) < k
+    return (right if ignore is None else right & (targets != ignore)).sum(), _counted(targets, ignore)
 
 
-def _counted(targets: Tensor, ignore: int | None) -> int:
-    return targets.numel() if ignore is None else int((targets != ignore).sum())
+def _ahead(outputs: Tensor, targets: Tensor, dim: int) -> Tensor:
+    """How many classes have a higher output than the target, or the same and a lower number; all, if it is no class.
+
+    On a GPU, where classes are many, it is several times as fast as finding the highest ones; on a CPU it is not.
+    """
+    classes = outputs.shape[dim]
+    number = torch.arange(classes, device=outputs.device).view([-1 if i == dim else 1 for i in range(outputs.dim())])
+    target = targets.unsqueeze(dim)
+    own = outputs.gather(dim, target.clamp(0, classes - 1).long())
+    before = (outputs > own) | ((outputs == own) & (number < target)) | (own != own)
+    return before.sum(dim).where((targets >= 0) & (targets < classes), classes)
+
+
+def _counted(targets: Tensor, ignore: int | None) -> Count:
+    return targets.numel() if ignore is None else (targets != ignore).sum()
 
 
 def _by_class(classes: int, outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
@@ -169,10 +195,9 @@ def _squared(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
 
 def _weighed(
     loss: Callable[[Tensor, Tensor], Tensor], ignore: int | None, outputs: Tensor, targets: Tensor
-) -> tuple[Tensor, int]:
+) -> tuple[Tensor, Count]:
     count = _counted(targets, ignore)
-    # The mean of a loss over nothing is no number, and would be none of all batches.
-    return loss(outputs, targets) * count if count else outputs.new_zeros(()), count
+    return summed(loss(outputs, targets), count), count
 
 
 def _root(sums: Sequence[float], count: int) -> float:

@@ -72,12 +72,12 @@ def try_outputs(task: "Task", outputs: Tensor, targets: Tensor) -> None:
             total, count = metric.measure(outputs, targets)
         except Exception as error:
             raise ValueError(_failure(task, f"metric {metric.name}", outputs, targets, error)) from error
-        if not isinstance(total, Tensor | int | float) or not isinstance(count, int):
+        if not isinstance(total, Tensor | int | float) or not isinstance(count, int | Tensor):
             raise ValueError(
                 f"{task.name}'s metric {metric.name} returns {type(total).__name__} and {type(count).__name__}: "
-                "return the sum over the batch as a tensor, and the number counted as an int."
+                "return the sum over the batch as a tensor, and the number counted as an int or as a tensor."
             )
-        _check_value(task, metric, torch.as_tensor(total), count)
+        _check_value(task, metric, torch.as_tensor(total), torch.as_tensor(count))
 
 
 def _try_loss(task: "Task", outputs: Tensor, targets: Tensor) -> None:
@@ -107,11 +107,11 @@ def _check_classes(task: "Task", metric: Metric, outputs: Tensor, targets: Tenso
         )
 
 
-def _check_value(task: "Task", metric: Metric, total: Tensor, count: int) -> None:
+def _check_value(task: "Task", metric: Metric, total: Tensor, count: Tensor) -> None:
     """Refuse a value that the metric cannot have: most often an error that is not declared as one."""
-    if total.is_meta:
+    if total.is_meta or count.is_meta:
         return
-    value = metric.pooled(total.double().reshape(-1).tolist(), count)
+    value = metric.pooled(total.double().reshape(-1).tolist(), int(count))
     (low, high), slack = metric.scores, 1e-6
     if math.isfinite(value) and not low - slack <= metric.score(value) <= high + slack:
         unit = f"the unit {metric.unit}" if metric.share and metric.range is None else "its range"

@@ -166,7 +166,7 @@ class LocalWork:
             for number, (inputs, targets) in enumerate(batches):
                 begin(number)
                 totals, counted = metric.measure(outputs_of(module, self.task.inputs(inputs)), targets)
-                sums, count = sums + torch.as_tensor(totals).reshape(-1).cpu(), count + counted
+                sums, count = sums + torch.as_tensor(totals).reshape(-1).cpu(), count + int(counted)
         module.train()
         return Report(metric=metric.score(metric.pooled(sums.tolist(), count)), samples=count) if count else None
 

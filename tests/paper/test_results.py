@@ -1,5 +1,6 @@
 """The document of results: from run directories alone, with plain words about the ranking."""
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fedgmr.paper.protocols import PROTOCOLS
 from fedgmr.paper.results import results_document
 from fedgmr.settings.refusals import SettingError
 
+from . import conftest
 from .conftest import HIGH, write_run
 
 IID = Setting(task="cifar10", heterogeneity="low", split="iid")
@@ -139,6 +141,7 @@ def test_several_patiences_are_several_lines_and_the_recipes_own_is_ranked(tmp_p
 
 
 def test_the_patience_with_the_best_validation_is_ranked(tmp_path: Path) -> None:
+    write_run = partial(conftest.write_run, protocol="paper")
     words = ["method.restoration.patience=10"]
     for seed, values in enumerate(((0.70, 0.71), (0.74, 0.75))):
         write_run(tmp_path / f"a{seed}", [0.8] * 101, seed=seed, validation_accuracy=values[0])
@@ -158,6 +161,18 @@ def test_the_patience_with_the_best_validation_is_ranked(tmp_path: Path) -> None
     assert "- Ours: FedGMR > FedAvg" in text, "one was not validated"
     assert "FedGMR is ranked with the recipe's settings: not all were validated on the same seeds." in text
     assert "| 71.00 (seed 0) | 0, 1 |" in text
+
+
+def test_where_trials_have_tuned_the_recipe_whole_runs_with_other_patiences_are_not_ranked(tmp_path: Path) -> None:
+    write_run(tmp_path / "own", [0.6] * 101, validation_accuracy=0.6)
+    other = ["method.restoration.patience=10"]
+    write_run(tmp_path / "other", [0.8] * 101, validation_accuracy=0.8, overrides=other)
+    write_run(tmp_path / "fedavg", [0.7] * 101, variant="fedavg")
+    text = results_document(tmp_path).text
+    assert "- Ours: FedAvg > FedGMR" in text
+    assert "is ranked with" not in text
+    (tmp_path / "own" / "summary.json").unlink()
+    assert "- Ours: FedGMR > FedAvg" in results_document(tmp_path).text, "the only one there is"
 
 
 def test_nothing_to_tell(tmp_path: Path) -> None:

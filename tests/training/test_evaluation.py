@@ -43,7 +43,7 @@ def both(measured: Measurement) -> tuple[float, float]:
 
 def test_nobody_waits_for_what_is_measured_later(monkeypatch: pytest.MonkeyPatch) -> None:
     device = emulated(monkeypatch)
-    first, second = (Measurement([metrics.accuracy()], (on(device, hits, 6.0), ((1, 4),))) for hits in (1.0, 3.0))
+    first, second = (Measurement([metrics.accuracy()], (on(device, hits, 4.0, 6.0), (1,))) for hits in (1.0, 3.0))
     assert not first.ready
     assert (first.values, device.done, second.ready) == ([0.25, 1.5], 1, False)
     assert second.accuracy == 0.75
@@ -299,4 +299,4 @@ def test_a_measure_may_return_a_number() -> None:
     """On a device without values nothing but the place of the sums can be seen."""
     task = replace(linear_task(), metric=lambda outputs, targets: (3.0, 4)).to(torch.device("meta"))
     measured = Evaluator(task, task.layout()).test(torch.zeros(9, device="meta"), torch.empty(0, device="meta"))
-    assert (measured._sums._tensor.device.type, measured._counts) == ("meta", ((1, 4),))
+    assert (measured._sums._tensor.device.type, measured._widths) == ("meta", (1,))

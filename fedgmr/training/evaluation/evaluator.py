@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedgmr.submodels.inputs import Inputs, outputs_of
 from fedgmr.submodels.layout import Layout, lies_channels_last
-from fedgmr.tasks.metrics import Metric, mean
+from fedgmr.tasks.metrics import Count, Metric, mean, summed
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import Task
 from fedgmr.training.chains import Chain
@@ -34,8 +34,8 @@ class Measurement:
     """
 
     def __init__(self, metrics: Sequence[Metric], sums: Sums) -> None:
-        """`sums`: of every metric, then the loss's; they are made on the current stream."""
-        self._metrics, self._counts = metrics, sums[1]
+        """`sums`: of every metric, its count behind, then the loss's; they are made on the current stream."""
+        self._metrics, self._widths = metrics, sums[1]
         self._sums = Fetched(sums[0])  # now: whoever asks waits for nothing that is measured later
 
     @property
@@ -56,12 +56,13 @@ class Measurement:
     @cached_property
     def values(self) -> list[float]:
         """The metrics in the task's order, then the loss."""
-        sums = self._sums.values
-        values, first = list[float](), 0
-        for metric, (width, count) in zip(self._metrics, self._counts, strict=True):
-            values.append(metric.pooled(sums[first : first + width], count))
-            first += width
-        return [*values, mean(sums[first:], self._counts[0][1])]
+        rest = list(self._sums.values)
+        values, counts = list[float](), list[int]()
+        for metric, width in zip(self._metrics, self._widths, strict=True):
+            sums, (count, *rest) = rest[:width], rest[width:]
+            counts.append(int(count))
+            values.append(metric.pooled(sums, counts[-1]))
+        return [*values, mean(rest, counts[0])]
 
 
 def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
@@ -183,8 +184,8 @@ class Evaluator:
     def _summed(self, samples: Samples, *, by_batch: bool) -> Sums:
         """The same on these samples, with batch statistics or with those that the module has."""
         metrics = self.task.metrics
-        sums = [torch.zeros(1, dtype=torch.float64, device=self.flat.device) for _ in range(len(metrics) + 1)]
-        counts = [0] * len(metrics)
+        sums = [self._zero() for _ in range(len(metrics) + 1)]
+        counts: list[Count] = [0] * len(metrics)
         with self._norms.batch_statistics() if by_batch else nullcontext():
             # Equal batches rather than a short last one: batch statistics of a single sample do not exist.
             for inputs, targets in samples.split(math.ceil(len(samples) / self.batch)):
@@ -192,10 +193,13 @@ class Evaluator:
                 measured = [metric.measure(outputs, targets) for metric in metrics]
                 for place, (total, number) in enumerate(measured):
                     sums[place] = sums[place] + torch.as_tensor(total, device=self.flat.device).reshape(-1)
-                    counts[place] += number
-                if counted := measured[0][1]:  # the mean loss over nothing is no number
-                    sums[-1] = sums[-1] + self.task.loss(outputs, targets) * counted
-        return torch.cat(sums), tuple((len(each), count) for each, count in zip(sums, counts, strict=False))
+                    counts[place] = counts[place] + number
+                sums[-1] = sums[-1] + summed(self.task.loss(outputs, targets), measured[0][1])
+        pairs = [(total, self._zero() + count) for total, count in zip(sums, counts, strict=False)]
+        return torch.cat([*(each for pair in pairs for each in pair), sums[-1]]), tuple(map(len, sums[:-1]))
+
+    def _zero(self) -> Tensor:
+        return torch.zeros(1, dtype=torch.float64, device=self.flat.device)
 
     def _outputs(self, inputs: Inputs) -> Tensor:
         prepared = self.task.inputs(inputs)

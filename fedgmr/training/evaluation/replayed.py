@@ -1,9 +1,9 @@
 """A computation on memory that stays: done eagerly the first time, then captured as a CUDA graph and replayed.
 
 For the host, replaying is one call where the computation has hundreds. What waits for the device in between (a metric
-that counts on the host) cannot be captured and stays eager. A graph is captured on the stream that it is replayed on:
-PyTorch keeps a workspace for matrix products by stream, and graphs that run at the same time must not share one. Read
-next: `evaluator.py`, which uses it.
+of a user's that counts on the host) cannot be captured and stays eager. A graph is captured on the stream that it is
+replayed on: PyTorch keeps a workspace for matrix products by stream, and graphs that run at the same time must not
+share one. Read next: `evaluator.py`, which uses it.
 """
 
 import warnings
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-Sums = tuple[Tensor, tuple[tuple[int, int], ...]]  # and of every metric: how many sums, over how many
+Sums = tuple[Tensor, tuple[int, ...]]  # of every metric its sums and over how many; and how many sums each has
 
 
 class Replayed:
