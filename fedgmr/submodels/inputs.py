@@ -3,7 +3,8 @@
 The first dimension of every tensor is the sample. Read next: `fedgmr/tasks/samples.py`, where they come from.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -38,3 +39,13 @@ def outputs_of(model: nn.Module, inputs: Inputs) -> Tensor:
     if not isinstance(outputs, Tensor) and hasattr(outputs, "logits"):
         outputs = outputs.logits
     return outputs  # type: ignore[no-any-return]
+
+
+@contextmanager
+def replaced_forward(layer: nn.Module, forward: Any) -> Iterator[None]:
+    """Let `forward` compute in place of a layer's own; the layer keeps its attributes."""
+    layer.forward = forward
+    try:
+        yield
+    finally:
+        del layer.forward

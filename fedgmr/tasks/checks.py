@@ -17,14 +17,16 @@ from fedgmr.seeding import borrowed_generator
 from fedgmr.settings.refusals import say_in_one_line
 from fedgmr.submodels.inputs import Inputs, each, leaves, outputs_of
 from fedgmr.tasks.collation import type_of
-from fedgmr.tasks.metrics import Metric, class_dim, top1
+from fedgmr.tasks.metrics import Among, Metric, class_dim
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.trial import try_outputs
 
 if TYPE_CHECKING:
     from fedgmr.tasks.task import Task
 
-_SMALL = 2_000_000  # parameters up to which a model is tried with its weights, which sees wrong number formats, too
+# Parameters up to which a model is tried with its weights: that sees wrong number formats, too, and takes less time
+# than PyTorch needs to get ready for tensors without values.
+_SMALL = 50_000_000
 _IGNORED = -100  # the class that PyTorch's cross-entropy leaves out
 
 
@@ -175,7 +177,7 @@ def _check_range(task: "Task", part: str, targets: Tensor, outputs: Tensor, like
             f"{task.name}.{part} has the target {int(targets[at])} at sample {at[0]}, and the model has outputs for "
             f"classes 0 to {classes - 1}: count classes from 0, or give the model more outputs."
         )
-    counting = next((metric.name for metric in task.metrics if metric.measure is top1), None)
+    counting = next((m.name for m in task.metrics if isinstance(m.measure, Among) and m.measure.ignore is None), None)
     if part == "test" and counting is not None and bool((targets == ignored).any()):
         warnings.warn(
             f"{task.name}.test has targets of {ignored}, which the loss leaves out and {counting} counts as wrong: "

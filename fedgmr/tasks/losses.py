@@ -1,7 +1,10 @@
-"""Losses and metrics of the paper's tasks (A29): binary cross-entropy on one-hot labels, tokens without padding.
+"""The losses of the paper's tasks (A29): binary cross-entropy on one-hot labels, tokens without padding.
 
 A token of number `PAD` fills a sequence up: as a target it is never counted, and trained only where a task asks for it.
 """
+
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,7 +32,19 @@ def padded_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (each * reached).sum() / (reached.sum() * len(targets)).clamp(min=1)
 
 
-def token_top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Correct predictions over the targets that are no padding, and how many there were; to be pooled over batches."""
-    real = targets != PAD
-    return ((outputs.argmax(-1) == targets) & real).sum(), real.sum()
+def _counted(targets: Tensor, ignored: int, least: int) -> Tensor:
+    real = (targets != ignored).flatten(1)
+    return (real / real.sum(1, keepdim=True).clamp(min=least)).view(targets.shape)
+
+
+def _reached(targets: Tensor) -> Tensor:
+    reached = (targets != PAD).any(1, keepdim=True)
+    return (reached / (reached.sum(2, keepdim=True) * targets.shape[1]).clamp(min=1)).expand_as(targets)
+
+
+# Losses that are weighted sums of cross-entropies: the weights, from targets [count, batch, ...] of every client.
+CROSS_ENTROPIES: Mapping[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]] = {
+    functional.cross_entropy: partial(_counted, ignored=-100, least=0),  # over nothing no number, as PyTorch's
+    token_cross_entropy: partial(_counted, ignored=PAD, least=1),
+    padded_cross_entropy: _reached,
+}

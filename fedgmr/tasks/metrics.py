@@ -44,7 +44,7 @@ class Metric(Reading):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.measure is top1:
+        if isinstance(self.measure, Among):
             object.__setattr__(self, "classes", True)
 
     @property
@@ -60,20 +60,47 @@ def class_dim(outputs: Tensor, targets: Tensor) -> int:
     return 1 if outputs.dim() > 2 and targets.shape == places != outputs.shape[:-1] else outputs.dim() - 1
 
 
-def top1(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
-    """Correct predictions and how many there were; the classes in the last dimension, or in the second one (pixels)."""
-    chosen = outputs.argmax(class_dim(outputs, targets))
-    return (chosen == _alike(targets, chosen)).sum(), targets.numel()
+@dataclass(frozen=True)
+class Among:
+    """A measure: whether the target is among the `k` highest outputs; `ignore`: a target that does not count.
+
+    The classes are in the last dimension, or in the second one (pixels).
+    """
+
+    k: int = 1
+    ignore: int | None = None
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Count]:
+        """How many are, and how many targets there were."""
+        dim = class_dim(outputs, targets)
+        if self.k > outputs.shape[dim]:
+            raise ValueError(f"there are {outputs.shape[dim]} classes, which are fewer than {self.k}")
+        highest = outputs.argmax(dim, keepdim=True) if self.k == 1 else outputs.topk(self.k, dim).indices
+        return self.summed((highest == _alike(targets, highest.select(dim, 0)).unsqueeze(dim)).any(dim), targets)
+
+    def counted(self, targets: Tensor) -> Tensor:
+        """Which targets count."""
+        return torch.ones_like(targets, dtype=torch.bool) if self.ignore is None else targets != self.ignore
+
+    def summed(self, right: Tensor, targets: Tensor) -> tuple[Tensor, Count]:
+        """The same for targets of which it is known whether they are."""
+        if self.ignore is None:
+            return right.sum(), targets.numel()
+        counted = self.counted(targets)
+        return (right & counted).sum(), counted.sum()
+
+
+top1 = Among()
 
 
 def accuracy(*, ignore: int | None = None) -> Metric:
     """Share of right predictions, what a task has unless it says otherwise; `ignore`: a target that does not count."""
-    return Metric(measure=top1 if ignore is None else partial(_among, 1, ignore), classes=True)
+    return Metric(measure=Among(ignore=ignore))
 
 
 def top_k(k: int, *, ignore: int | None = None) -> Metric:
     """Share of targets among the k highest outputs; `ignore`: a target that does not count."""
-    return Metric(name=f"top-{k} accuracy", measure=partial(_among, k, ignore), classes=True)
+    return Metric(name=f"top-{k} accuracy", measure=Among(k, ignore))
 
 
 def recall(classes: int, of: Literal["mean", "worst"] | int = "mean") -> Metric:
@@ -129,33 +156,6 @@ def _alike(targets: Tensor, wanted: Tensor) -> Tensor:
     if targets.shape != wanted.shape:
         raise ValueError(f"there are targets of shape {list(targets.shape)} for outputs of shape {list(wanted.shape)}")
     return targets
-
-
-def _among(k: int, ignore: int | None, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Count]:
-    dim = class_dim(outputs, targets)
-    targets = _alike(targets, outputs.select(dim, 0))
-    if k > outputs.shape[dim]:
-        raise ValueError(f"there are {outputs.shape[dim]} classes, which are fewer than {k}")
-    if k == 1:
-        right = outputs.argmax(dim) == targets
-    elif outputs.device.type == "cpu":
-        right = (outputs.topk(k, dim).indices == targets.unsqueeze(dim)).any(dim)
-    else:
-        right = _ahead(outputs, targets, dim) < k
-    return (right if ignore is None else right & (targets != ignore)).sum(), _counted(targets, ignore)
-
-
-def _ahead(outputs: Tensor, targets: Tensor, dim: int) -> Tensor:
-    """How many classes have a higher output than the target, or the same and a lower number; all, if it is no class.
-
-    On a GPU, where classes are many, it is several times as fast as finding the highest ones; on a CPU it is not.
-    """
-    classes = outputs.shape[dim]
-    number = torch.arange(classes, device=outputs.device).view([-1 if i == dim else 1 for i in range(outputs.dim())])
-    target = targets.unsqueeze(dim)
-    own = outputs.gather(dim, target.clamp(0, classes - 1).long())
-    before = (outputs > own) | ((outputs == own) & (number < target)) | (own != own)
-    return before.sum(dim).where((targets >= 0) & (targets < classes), classes)
 
 
 def _counted(targets: Tensor, ignore: int | None) -> Count:

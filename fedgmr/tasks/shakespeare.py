@@ -14,8 +14,8 @@ import torch
 
 from fedgmr.tasks.formats.arrays import DataError
 from fedgmr.tasks.formats.plays import PUBLISHED, PlaysArchive
-from fedgmr.tasks.losses import token_cross_entropy, token_top1
-from fedgmr.tasks.metrics import Metric
+from fedgmr.tasks.losses import PAD, token_cross_entropy
+from fedgmr.tasks.metrics import accuracy
 from fedgmr.tasks.models.causal_conv import CausalConv
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.sources import Source, check_whole
@@ -53,7 +53,7 @@ def shakespeare(seed: int = 0, root: str | None = None, length: int = 80) -> Tas
         train=train,
         test=test,
         loss=token_cross_entropy,
-        metric=Metric(measure=token_top1),
+        metric=accuracy(ignore=PAD),
         users=roles,
     )
 

@@ -18,8 +18,8 @@ from fedgmr.seeding import generator
 from fedgmr.settings.refusals import SettingError
 from fedgmr.tasks.formats.arrays import DataError
 from fedgmr.tasks.formats.lines import TextLines
-from fedgmr.tasks.losses import PAD, padded_cross_entropy, token_cross_entropy, token_top1
-from fedgmr.tasks.metrics import Metric, top_k
+from fedgmr.tasks.losses import PAD, padded_cross_entropy, token_cross_entropy
+from fedgmr.tasks.metrics import Among, Metric, top_k
 from fedgmr.tasks.models.post_norm import PostNormTransformer
 from fedgmr.tasks.models.transformer import HEAD, Transformer2L
 from fedgmr.tasks.samples import Samples
@@ -53,7 +53,7 @@ SOURCES = (
     ),
 )
 METRICS = {
-    "top1": Metric(measure=token_top1, name="top-1 accuracy"),
+    "top1": Metric(measure=Among(ignore=PAD), name="top-1 accuracy"),
     "top5": top_k(5, ignore=PAD),
 }
 _POSITIONS = 128

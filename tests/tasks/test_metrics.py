@@ -13,7 +13,6 @@ from torch.nn import functional
 from fedgmr import Task, metrics
 from fedgmr.reading import Reading
 from fedgmr.settings.refusals import SettingError
-from fedgmr.tasks.losses import token_top1
 from fedgmr.tasks.metrics import Metric, top1
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.trial import try_task
@@ -83,29 +82,17 @@ def test_top_k_and_perplexity() -> None:
 
 
 def test_the_highest_are_those_that_sorting_finds() -> None:
-    """Both ways: by the highest outputs, and by how many are ahead of the target."""
     outputs, targets = torch.randn(50, 3, 7, generator=torch.Generator().manual_seed(0)), torch.arange(150) % 7
     targets = targets.view(50, 3)
-    ahead = metrics._ahead(outputs, targets, 2)
     for k in (1, 2, 6, 7):
         right = (outputs.argsort(-1, descending=True)[..., :k] == targets.unsqueeze(-1)).any(-1)
         assert metrics.top_k(k).measure(outputs, targets) == (right.sum(), 150)
-        assert torch.equal(ahead < k, right)
     assert metrics.top_k(2, ignore=9).measure(outputs, torch.full((50, 3), 9)) == (0, 0)
     with pytest.raises(ValueError, match="there are 7 classes, which are fewer than 8"):
         metrics.top_k(8).measure(outputs, targets)
 
 
-def test_equal_outputs_are_ahead_in_their_order_and_what_is_no_number_is_never_right() -> None:
-    equal, targets = torch.zeros(4, 4), torch.tensor([0, 1, 2, 3])
-    assert metrics._ahead(equal, targets, 1).tolist() == [0, 1, 2, 3]
-    assert metrics._ahead(equal * math.nan, targets, 1).tolist() == [4] * 4
-    assert metrics._ahead(equal, torch.tensor([-1, 9, 4, 0]), 1).tolist() == [4, 4, 4, 0], "no class is never right"
-    pixels = torch.arange(24.0).view(2, 3, 4)  # the last class is the highest
-    assert metrics._ahead(pixels, torch.full((2, 4), 1), 1).tolist() == [[1] * 4] * 2
-
-
-@pytest.mark.parametrize("metric", [metrics.accuracy(ignore=0), metrics.top_k(2, ignore=0), Metric(measure=token_top1)])
+@pytest.mark.parametrize("metric", [metrics.accuracy(ignore=0), metrics.top_k(2, ignore=0)])
 def test_no_measure_of_tokens_waits_for_a_device(metric: Metric) -> None:
     """On a device without values a number on the host cannot be had."""
     outputs, targets = torch.zeros(2, 3, 4, device="meta"), torch.zeros(2, 3, dtype=torch.int64, device="meta")

@@ -14,7 +14,8 @@ from fedgmr.submodels.channels.slicing import slice_module
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.widths import kept_mask, solve_widths, width_levels
 from fedgmr.tasks import cifar10, femnist, imagenet100, stackoverflow
-from fedgmr.tasks.losses import one_hot_bce, token_cross_entropy, token_top1
+from fedgmr.tasks.losses import one_hot_bce, token_cross_entropy
+from fedgmr.tasks.metrics import Among
 from fedgmr.tasks.models.conv2 import Conv2
 from fedgmr.tasks.models.post_norm import PostNormTransformer
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
@@ -294,5 +295,5 @@ def test_padding_is_neither_trained_nor_counted() -> None:
     # Three targets are real: 5/8 for the first; 1/8 for the other two.
     expected = -(math.log(5 / 8) + 2 * math.log(1 / 8)) / 3
     assert float(token_cross_entropy(outputs, targets)) == pytest.approx(expected)
-    hits, count = token_top1(outputs, targets)
+    hits, count = Among(ignore=0)(outputs, targets)
     assert (int(hits), count) == (1, 3)

@@ -13,18 +13,20 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from fedgmr.submodels.inputs import Inputs, outputs_of
+from fedgmr.submodels.inputs import Inputs, outputs_of, replaced_forward
 from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.tasks.metrics import Count, Metric, mean, summed
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import Task
 from fedgmr.training.chains import Chain
+from fedgmr.training.evaluation.head import Head
 from fedgmr.training.evaluation.replayed import Replayed, Sums
 from fedgmr.training.evaluation.statistics import BatchNorms, Norm
 from fedgmr.training.execution import ExecutionSettings
 from fedgmr.transfer import Fetched
 
 _ON_CUDA = 4  # times the task's evaluation batch: fewer and larger kernels
+_UNWRITTEN = 4  # times as many again where outputs, the largest thing there is, are not written
 
 
 class Measurement:
@@ -96,7 +98,6 @@ class Evaluator:
         device = task.test.device
         self.task, self.layout, self.execution = task, layout, execution or ExecutionSettings()
         self.validation = validation
-        self.batch = batch or task.evaluation_batch * (_ON_CUDA if device.type == "cuda" else 1)
         self._channels_last = device.type == "cuda" and lies_channels_last(layout)
         self.module = task.initial_model(seed).to(device).eval()
         if (chain := Chain.of(self.module)) is not None:
@@ -104,6 +105,10 @@ class Evaluator:
         self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
         self.buffers = torch.zeros(layout.buffer_size, dtype=layout.dtype, device=device)
         layout.bind(self.module, self.flat, self.buffers)
+        precision, on_gpu = "tf32" if self.execution.tf32 else "ieee", device.type == "cuda"
+        self._head = Head.of(task, self.module, precision=precision) if on_gpu else None
+        times = _ON_CUDA * (1 if self._head is None else _UNWRITTEN)
+        self.batch = batch or task.evaluation_batch * (times if on_gpu else 1)
         self._norms = BatchNorms(self.module)
         self._norm: Norm = "running" if norm == "rebuilt" and validation is None else norm
         self._programs: dict[str, Callable[[], Sums]] = {}
@@ -189,14 +194,21 @@ class Evaluator:
         with self._norms.batch_statistics() if by_batch else nullcontext():
             # Equal batches rather than a short last one: batch statistics of a single sample do not exist.
             for inputs, targets in samples.split(math.ceil(len(samples) / self.batch)):
-                outputs = self._outputs(inputs)
-                measured = [metric.measure(outputs, targets) for metric in metrics]
+                measured, loss = self._measured(inputs, targets)
                 for place, (total, number) in enumerate(measured):
                     sums[place] = sums[place] + torch.as_tensor(total, device=self.flat.device).reshape(-1)
                     counts[place] = counts[place] + number
-                sums[-1] = sums[-1] + summed(self.task.loss(outputs, targets), measured[0][1])
+                sums[-1] = sums[-1] + summed(loss, measured[0][1])
         pairs = [(total, self._zero() + count) for total, count in zip(sums, counts, strict=False)]
         return torch.cat([*(each for pair in pairs for each in pair), sums[-1]]), tuple(map(len, sums[:-1]))
+
+    def _measured(self, inputs: Inputs, targets: Tensor) -> tuple[list[tuple[Tensor, Count]], Tensor]:
+        """What each metric sums and counts in a batch, and the loss."""
+        if self._head is None:
+            outputs = self._outputs(inputs)
+            return [metric.measure(outputs, targets) for metric in self.task.metrics], self.task.loss(outputs, targets)
+        with replaced_forward(self._head.layer, lambda hidden: hidden):
+            return self._head.read(self._outputs(inputs), targets)
 
     def _zero(self) -> Tensor:
         return torch.zeros(1, dtype=torch.float64, device=self.flat.device)

@@ -8,18 +8,18 @@ graph's own memory, so that the steps can be captured as one CUDA graph. Read ne
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgmr.submodels.inputs import replaced_forward
 from fedgmr.submodels.layout import Layout
-from fedgmr.tasks.losses import PAD, padded_cross_entropy, token_cross_entropy
+from fedgmr.tasks.losses import CROSS_ENTROPIES
 from fedgmr.training.execution import TRITON
-from fedgmr.training.folded.plan import Call, FoldPlan, replaced_forward
+from fedgmr.training.folded.plan import Call, FoldPlan
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 from fedgmr.training.stacked.convolution import cdiv
 from fedgmr.training.stacked.rows import Rows
@@ -36,24 +36,6 @@ _SIZE = 1024  # of a block of a step
 _TRIED = 3  # clients of a trial
 _SIDES = 2  # streams beside the step's own
 _MOST_SAMPLES = 64  # of a mini-batch: how larger ones compare with the graphed executor was not measured
-
-
-def _counted(targets: Tensor, ignored: int, least: int) -> Tensor:
-    real = (targets != ignored).flatten(1)
-    return (real / real.sum(1, keepdim=True).clamp(min=least)).view(targets.shape)
-
-
-def _reached(targets: Tensor) -> Tensor:
-    reached = (targets != PAD).any(1, keepdim=True)
-    return (reached / (reached.sum(2, keepdim=True) * targets.shape[1]).clamp(min=1)).expand_as(targets)
-
-
-# Losses that are weighted sums of cross-entropies: the weights, from targets [count, batch, ...] of every client.
-_WEIGHTS: dict[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]] = {
-    functional.cross_entropy: partial(_counted, ignored=-100, least=0),  # over nothing no number, as PyTorch's
-    token_cross_entropy: partial(_counted, ignored=PAD, least=1),
-    padded_cross_entropy: _reached,
-}
 
 
 class FoldedNet(Rows):
@@ -77,7 +59,7 @@ class FoldedNet(Rows):
         self._seeds = torch.zeros(most, dtype=torch.int64, device=self.device)
         self._statistics = {place.name: place for place in plan.layout.buffers}
         targets = work.task.train.targets  # of cross-entropy they may also be shares of the classes, or pixels'
-        known = self._loss in _WEIGHTS and targets.dtype == torch.int64
+        known = self._loss in CROSS_ENTROPIES and targets.dtype == torch.int64
         known = known and (self._loss is not functional.cross_entropy or targets.dim() == 1)
         self._head = Head(self, plan.head) if plan.head is not None and known else None
         calls = {call.layer: call for call in plan.calls}
@@ -174,7 +156,7 @@ class FoldedNet(Rows):
                 changed.enter_context(replaced_forward(module, layer.forward))
             outputs = self.model(inputs.flatten(0, 1))
             if self._head is not None:
-                weights = _WEIGHTS[self._loss](targets).flatten(1).contiguous()
+                weights = CROSS_ENTROPIES[self._loss](targets).flatten(1).contiguous()
                 losses = self._head.loss(outputs, targets.flatten(1).contiguous(), weights)
             else:  # one client after the other: it is not known what the loss does with its samples
                 each = zip(outputs.unflatten(0, (count, -1)), targets, strict=True)

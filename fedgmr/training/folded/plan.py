@@ -7,8 +7,8 @@ in its first dimension, and the outputs must be those of the untouched model. Wh
 tried on the device (`net.py`). Read next: `layers.py`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence, Set
+from contextlib import ExitStack
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.seeding import borrowed_generator
+from fedgmr.submodels.inputs import replaced_forward
 from fedgmr.submodels.layout import Layout
 from fedgmr.training.folded.joining import join
 from fedgmr.training.stacked.rows import RowOrder, RowWriter
@@ -206,13 +207,3 @@ def _hides(mask: Tensor) -> bool:
     """Whether a mask is one for all samples and heads, and says only what is seen."""
     allowed = mask.dtype == torch.bool or bool(((mask == 0) | (mask == -torch.inf)).all())
     return mask.dim() == 2 and allowed
-
-
-@contextmanager
-def replaced_forward(layer: nn.Module, forward: Any) -> Iterator[None]:
-    """Let `forward` compute in place of a layer's own; the layer keeps its attributes."""
-    layer.forward = forward
-    try:
-        yield
-    finally:
-        del layer.forward
