@@ -252,7 +252,7 @@ def test_a_large_model_is_tried_without_its_weights() -> None:
 
     def large() -> nn.Module:
         devices.append(torch.empty(0).device.type)
-        return nn.Sequential(nn.Linear(4, 300_000), nn.Linear(300_000, 3))
+        return nn.Sequential(nn.Linear(4, 8_000_000), nn.Linear(8_000_000, 3))
 
     fedgmr.Task(name="t", model=large, train=(X, Y), test=(X, Y))
     assert devices == ["meta", "meta"]
