@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from fedgmr.experiments.assembly import Assembly, assemble, resolve
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import recipe_from
-from fedgmr.tasks.losses import token_cross_entropy, token_top1
+from fedgmr.tasks.losses import PAD, token_cross_entropy
+from fedgmr.tasks.metrics import accuracy
 from fedgmr.tasks.models.conv2 import Conv2, SmallNet
 from fedgmr.tasks.models.resnet18 import SHORTCUTS, ResNet18
 from fedgmr.tasks.models.transformer import Transformer2L
@@ -59,7 +60,7 @@ NETS: Mapping[str, Net] = {
         model=lambda: Transformer2L(_WORDS, dropout=0.0),
         shape=(_LENGTH,),
         classes=_WORDS,
-        more={"loss": token_cross_entropy, "metric": token_top1},
+        more={"loss": token_cross_entropy, "metric": accuracy(ignore=PAD)},
         adam=True,
         batch=16,
         steps=10,

@@ -41,6 +41,8 @@ _MOST_SAMPLES = 64  # of a mini-batch: how larger ones compare with the graphed 
 class FoldedNet(Rows):
     """Up to `most` clients as one batch."""
 
+    draws = True
+
     def __init__(self, plan: FoldPlan, work: LocalWork, optimizer: SGD | Adam, *, most: int) -> None:
         """Take memory for tasks of `work` with the model of `plan`."""
         assert work.rule.stacking is not None

@@ -47,7 +47,7 @@ class StackedExecutor:
         values = [torch.empty(task.levels.sizes[task.level], device=self.device) for task in tasks]
         kept = [torch.zeros_like(task.model) if self.keeps else None for task in tasks]
         absent = [work.absent(task.client, net.classes) if net.absent else None for task in tasks]
-        seeds = map(work.draw_seed, tasks)
+        seeds = [work.draw_seed(task) if net.draws else 0 for task in tasks]
         rows = zip(tasks, values, kept, absent, seeds, map(work.levels, tasks), map(work.batches, tasks), strict=True)
         table.send([table.row(*row) for row in rows])
         draws = [torch.from_numpy(drawn) for drawn in map(work.drawn, tasks) if drawn is not None]
@@ -56,13 +56,15 @@ class StackedExecutor:
                 self._drawn = torch.zeros((net.most, *draws[0].shape), device=self.device)
             send(torch.stack(draws), self._drawn[:count])
         given = torch.stack([task.buffers for task in tasks])
-        net.buffers[:count] = given
+        if net.buffers.numel():
+            net.buffers[:count] = given
         self._replay(count)
         losses = net.losses[:count].clone()
-        buffers = torch.where(torch.isfinite(losses)[:, None], net.buffers[:count], given).unbind()
+        if net.buffers.numel():
+            given = torch.where(torch.isfinite(losses)[:, None], net.buffers[:count], given)
         return [
             work.update(task, room, own, loss, None, natural=True, memory=memory)
-            for task, room, own, loss, memory in zip(tasks, values, buffers, losses.unbind(), kept, strict=True)
+            for task, room, own, loss, memory in zip(tasks, values, given.unbind(), losses.unbind(), kept, strict=True)
         ]
 
     def _replay(self, count: int) -> None:

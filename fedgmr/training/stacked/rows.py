@@ -97,6 +97,7 @@ class Rows:
 
     classes = 0  # outputs of the model, where these are asked for
     absent = False  # classes that a client does not have are left out of its loss
+    draws = False  # the model may draw while it trains
 
     def __init__(
         self, order: RowOrder, work: LocalWork, stacking: Stacking, sgd: SGD, *, most: int, buffers: int = 0
