@@ -17,9 +17,10 @@ from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.inputs import Inputs
 from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.submodels.levels import Ladder
-from fedgmr.submodels.widths import WidthRule
+from fedgmr.submodels.widths import WidthRule, widths_for
 from fedgmr.training.execution import TRITON, ExecutionSettings
 from fedgmr.training.executor import Executor
+from fedgmr.training.folded.narrow import SmallModule
 from fedgmr.training.folded.net import FoldedNet
 from fedgmr.training.graphed.executor import GraphedExecutor
 from fedgmr.training.graphed.fused import fuse
@@ -177,9 +178,16 @@ class LocalTraining:
         if not work.single or work.device.type != "cuda":
             return None
         chain = StackedNet.of(work, self._model(), self.layout, optimizer, most=most)
-        if chain is not None or self.by_width:
+        if chain is not None:
             return chain
-        return FoldedNet.of(work, self._model(), self.layout, optimizer, most=most)
+        return FoldedNet.of(work, self._model(), self.layout, optimizer, most=most, small=self.small())
+
+    def small(self) -> SmallModule | None:
+        """The narrowest network of the model, where sub-models are narrower networks."""
+        if not self.by_width:
+            return None
+        assert self.plan is not None
+        return SmallModule(plan=self.plan, width=min(widths_for(self.plan, self.layout, self.ladder, self.widths)))
 
     def _on_cpu(self) -> Literal["sequential", "threaded"]:
         if torch.get_num_threads() == 1:

@@ -16,12 +16,11 @@ from fedgmr.exchange import Update
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.submodels.layout import Ranks
 from fedgmr.tasks.losses import padded_cross_entropy, token_cross_entropy
-from fedgmr.training.rules import PlainSGD
 from fedgmr.training.stacked.executor import MOST, StackedExecutor
 from training.test_stacked import DEVICE, HEAVY, RUNS, distance, objects_of
 
 if RUNS.args[0] is False:
-    from fedgmr.training.folded import pooling
+    from fedgmr.training.folded import head, pooling
     from fedgmr.training.folded.net import FoldedNet
 
 
@@ -142,7 +141,8 @@ def folded(run: Assembly) -> StackedExecutor:
 def net_of(run: Assembly) -> "FoldedNet | None":
     training = training_of(run)
     model, most = run.task.initial_model(training.work.seed), training.work.execution.slots or MOST
-    return FoldedNet.of(training.work, model, run.server.layout, training.settings.optimizer, most=most)
+    optimizer, small = training.settings.optimizer, training.small()
+    return FoldedNet.of(training.work, model, run.server.layout, optimizer, most=most, small=small)
 
 
 def trained(run: Assembly, *, folds: bool) -> list[Update]:
@@ -279,16 +279,66 @@ def test_a_model_that_mixes_samples_is_not_folded() -> None:
 
 
 @RUNS
-def test_widths_and_proximal_terms_are_not_folded() -> None:
-    assert net_of(objects_of(residual(), "fjord")) is None
-    assert net_of(objects_of(residual(), "fedrolex", rules={"local": {"masked_loss": False}})) is None
-    assert net_of(objects_of(residual(), "fedgmr", rules={"local": {"kind": "sgd", "proximal": 0.1}})) is None
+@pytest.mark.parametrize(
+    ("more", "written"), [({}, False), (ADAM, True), ({"optimizer": HEAVY}, False)], ids=["sgd", "adam", "momentum"]
+)
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "fjord"])
+def test_narrow_clients_agree_with_the_plain_loop(
+    method: str, more: dict[str, Any], written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "LEAST_CLASSES", 10**9 if written else 1)
+    run = objects_of(sequences(), method, steps=4, **more)
+    executor, plain, net = folded(run), run.fleet.executor, net_of(run)
+    assert net is not None
+    assert net.absent == (method == "heterofl")
+    for first in (0, 4):  # FedRolex's window has moved on
+        tasks = [replace(task, first_batch=first) for task in run.server.tasks(range(3), 0.0)]
+        found, wanted = executor.train(tasks), plain.train(tasks)
+        assert distance(found, wanted) <= 2e-5
+        run.server.merge(found, float(first + 1))
+    lengths = [len(update.values) for update in found]
+    assert lengths[0] > lengths[1] > lengths[2]
 
 
 @RUNS
-def test_a_rule_that_masks_the_loss_is_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PlainSGD, "masked_loss", property(lambda _: True))
-    assert net_of(objects_of(residual())) is None
+@pytest.mark.parametrize("method", ["heterofl", "fjord"])
+def test_bits_of_narrow_clients_do_not_depend_on_company(method: str) -> None:
+    results = [
+        trained(objects_of(sequences(dropout=0.2), method, tf32=True, slots=slots, **ADAM), folds=True)
+        for slots in (1, 2, None)
+    ]
+    for other in results[1:]:
+        assert all(torch.equal(one.values, same.values) for one, same in zip(results[0], other, strict=True))
+
+
+class Average(nn.Module):
+    """Looks at the mean of its hidden numbers, which knows how many there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(36, 8), nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.first(images.flatten(1))
+        scores: Tensor = self.head(x - x.mean(1, keepdim=True))
+        return scores
+
+
+@RUNS
+def test_what_counts_its_channels_is_not_folded_by_width() -> None:
+    plain = {"local": {"masked_loss": False}}
+    assert net_of(objects_of(residual(Average))) is not None
+    assert net_of(objects_of(residual(Average), "heterofl", rules=plain)) is None
+    assert net_of(objects_of(residual(), "heterofl", rules=plain)) is None, "batch norm"
+    assert net_of(objects_of(residual(lambda: Residual(lambda channels: nn.GroupNorm(2, channels))), "fjord")) is None
+    assert net_of(objects_of(sequences(), "heterofl", rules=plain)) is not None
+
+
+@RUNS
+def test_proximal_terms_and_masked_losses_without_a_last_layer_are_not_folded() -> None:
+    assert net_of(objects_of(residual(), "fedgmr", rules={"local": {"kind": "sgd", "proximal": 0.1}})) is None
+    assert net_of(objects_of(sequences(own_loss), "heterofl")) is None
+    assert net_of(objects_of(sequences(own_loss), "heterofl", rules={"local": {"masked_loss": False}})) is not None
 
 
 @RUNS

@@ -94,3 +94,24 @@ def test_large_logits_stay_finite(monkeypatch: pytest.MonkeyPatch) -> None:
         hidden, w, b, targets, weights = drawn(4, 8, 600, True)
         found = results(100 * hidden, 100 * w, b, targets, weights)
         assert all(bool(one.isfinite().all()) for one in found)
+
+
+@RUNS
+@pytest.mark.parametrize("written", [True, False])
+def test_absent_classes_count_as_zero(written: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "LEAST_CLASSES", 10**9 if written else 1)
+    hidden, w, b, targets, weights = drawn(40, 12, 150, bias=True)
+    assert b is not None
+    absent = torch.rand((3, 150), generator=torch.Generator().manual_seed(9)).to(DEVICE) < 0.4
+    absent.scatter_(1, targets.where(weights > 0, 0), False)
+    dw, db = in_rows(torch.zeros_like(w)), in_rows(torch.zeros_like(b))
+    loss, kept = head.forward(hidden, w, b, targets, weights, "ieee", absent)
+    head.weight_gradients(kept, hidden, w, b, dw, db, "ieee")
+    found = [loss, head.input_gradients(kept, w, "ieee"), dw, db]
+    leaves = [part.double().requires_grad_() for part in (hidden, w, b)]
+    logits = (torch.einsum("ctw,cvw->ctv", *leaves[:2]) + leaves[2][:, None]).masked_fill(absent[:, None], 0.0)
+    each = cross_entropy(logits.flatten(0, 1), targets.where(weights > 0, 0).flatten(), reduction="none")
+    wanted = (each.view_as(targets) * weights.double()).sum(1)
+    for one, other in zip(found, [wanted, *torch.autograd.grad(wanted.sum(), leaves)], strict=True):
+        assert far(one, other) <= 1e-5
+    assert not bool(dw[absent].any()), "what is absent has no gradient"

@@ -61,3 +61,21 @@ def test_a_client_does_not_depend_on_its_company() -> None:
         part = slice(client, client + 1)
         alone = results(x[part], g[part], b[part], dy[part])
         assert all(torch.equal(one[client], other[0]) for one, other in zip(together, alone, strict=True))
+
+
+@RUNS
+@pytest.mark.parametrize(("rows", "width"), [(5, 7), (75, 96)])
+def test_columns_that_a_client_does_not_have_do_not_count(rows: int, width: int) -> None:
+    x, g, b, dy = drawn(rows, width)
+    kept = torch.arange(width, device=x.device) < torch.tensor([[width], [width // 2], [3]], device=x.device)
+    y, mean, rstd = layer_norm.forward(x, g, b, 1e-3, kept)
+    dg, db = in_rows(torch.zeros_like(g)), in_rows(torch.zeros_like(b))
+    dx = layer_norm.backward(dy, x, mean, rstd, g, dg, db, kept)
+    for client, count in enumerate(kept.sum(1).tolist()):
+        leaves = [part[client, ..., :count].double().requires_grad_() for part in (x, g, b)]
+        wanted = normalised(leaves[0], (count,), leaves[1], leaves[2], eps=1e-3)
+        gradients = torch.autograd.grad(wanted, leaves, dy[client, :, :count].double())
+        found = [part[client, ..., :count] for part in (y, dx, dg, db)]
+        for one, other in zip(found, [wanted, *gradients], strict=True):
+            assert far(one, other) <= 2e-6
+        assert not bool(y[client, :, count:].any() | dx[client, :, count:].any())

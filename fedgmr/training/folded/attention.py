@@ -40,6 +40,7 @@ class Attention:
     p: float = 0.0  # the share of the softmax's results that is dropped
     seeds: Tensor | None = None  # of the clients in this step, int64; needed for dropout
     number: int = 0  # of the call within the step
+    scales: Tensor | None = None  # 1 / √size of each client, where it does not have all of a head
 
     def forward(self, qkv: Tensor) -> tuple[Tensor, Tensor]:
         """The results [samples, length, heads · size], and the log-sum-exp of scores [samples, heads, length].
@@ -66,12 +67,13 @@ class Attention:
         mask, kind = qkv, int(not isinstance(hidden, Tensor) and hidden == "causal")
         if isinstance(hidden, Tensor):
             mask, kind = hidden.contiguous().view(torch.uint8), 2
-        seeds, clients = (qkv, 1) if self.seeds is None else (self.seeds, len(self.seeds))
+        clients = next((len(each) for each in (self.seeds, self.scales) if each is not None), 1)
+        seeds, scales = (qkv if each is None else each for each in (self.seeds, self.scales))
         size, longest = columns // (3 * self.heads), power(length)
         kernel[(samples * self.heads, cdiv(length, min(tiles.rows, longest)))](
-            qkv, mask, seeds, samples // clients, *others, length, self.heads, self.number, self.p, size**-0.5,
+            qkv, mask, seeds, scales, samples // clients, *others, length, self.heads, self.number, self.p, size**-0.5,
             HEAD=size, WIDTH=power(size), QUERIES=min(tiles.rows, longest), KEYS=min(tiles.columns, longest),
-            HIDDEN=kind, DROP=self.p > 0.0, PRECISION=self.precision, **tiles.launch,
+            HIDDEN=kind, DROP=self.p > 0.0, NARROW=self.scales is not None, PRECISION=self.precision, **tiles.launch,
         )  # fmt: skip
 
 
@@ -116,12 +118,14 @@ def _place(length, heads, HEAD: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["number"])  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
-    qkv, hidden, seeds, samples, out, heights, length, heads, number, p, scale, HEAD: tl.constexpr,
+    qkv, hidden, seeds, scales, samples, out, heights, length, heads, number, p, scale, HEAD: tl.constexpr,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, HIDDEN: tl.constexpr, DROP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    NARROW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A block of queries over all keys that they see."""
     sample, head, columns, first_at = _place(length, heads, HEAD)
+    if NARROW:
+        scale = tl.load(scales + sample // samples)
     qkv += first_at
     query = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
     column = tl.arange(0, WIDTH)
@@ -166,12 +170,14 @@ def _attend(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["number"])  # type: ignore[untyped-decorator]
 def _attend_back(  # type: ignore[no-untyped-def]
-    qkv, hidden, seeds, samples, out, dout, heights, dqkv, length, heads, number, p, scale, HEAD: tl.constexpr,
+    qkv, hidden, seeds, scales, samples, out, dout, heights, dqkv, length, heads, number, p, scale, HEAD: tl.constexpr,
     WIDTH: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, HIDDEN: tl.constexpr, DROP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    NARROW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradients of all queries, and of keys and values block by block."""
     sample, head, columns, first_at = _place(length, heads, HEAD)
+    if NARROW:
+        scale = tl.load(scales + sample // samples)
     qkv += first_at
     dqkv += first_at
     query = tl.arange(0, QUERIES)

@@ -35,20 +35,25 @@ _THREE_STAGES = 96  # hidden values
 
 
 def forward(
-    hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor, precision: str
-) -> tuple[Tensor, tuple[Tensor, ...]]:
+    hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor, precision: str,
+    absent: Tensor | None = None,
+) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
     """The loss of each client, the sum of weight · (log-sum-exp of the logits - the target's logit); and what to keep.
 
     Hidden values are [clients, positions, width], w is [clients, classes, width]. Targets [clients, positions] are
-    classes; where their weight is zero, anything.
+    classes; where their weight is zero, anything. Logits of classes that are `absent` (bool [clients, classes]) are 0.
     """
     clients, positions, width = hidden.shape
     classes, losses, sums = w.shape[1], torch.empty_like(weights), weights.new_empty(clients)
     if width > _WIDEST or classes < LEAST_CLASSES:
         slopes = linear.forward(hidden, w, b, precision)
+        if absent is not None:
+            slopes.masked_fill_(absent[:, None], 0.0)
         _take_loss[(positions, clients)](
             slopes, targets, weights, losses, positions, classes, SIZE=min(4096, triton.next_power_of_2(classes))
         )
+        if absent is not None:
+            slopes.masked_fill_(absent[:, None], 0.0)
         add_parts(losses[:, :, None], sums)
         return sums, (slopes,)
     tiles = _FORWARD if precision == "tf32" else EXACT
@@ -61,8 +66,9 @@ def forward(
     tops, totals = (hidden.new_empty((clients, splits, positions)) for _ in range(2))
     pulls = hidden.new_empty((clients, splits, positions, width))
     _walk[(cdiv(positions, tiles.rows), splits, clients)](
-        hidden, w, biases, turned, order, counts, tops, totals, pulls, w.stride(0), bias_row, turned.shape[2],
-        positions, classes, width, share, splits, BIAS=b is not None, **_blocks(width, tiles, precision),
+        hidden, w, biases, hidden if absent is None else absent, turned, order, counts, tops, totals, pulls,
+        w.stride(0), bias_row, turned.shape[2], positions, classes, width, share, splits, BIAS=b is not None,
+        MASKED=absent is not None, **_blocks(width, tiles, precision),
     )  # fmt: skip
     heights, shares, goals = torch.empty_like(weights), torch.empty_like(weights), torch.empty_like(order)
     packed, dhidden = torch.empty_like(hidden), torch.empty_like(hidden)
@@ -72,7 +78,7 @@ def forward(
         WIDTH=triton.next_power_of_2(width), BIAS=b is not None,
     )  # fmt: skip
     add_parts(losses[:, :, None], sums)
-    return sums, (dhidden, packed, heights, shares, goals, counts)
+    return sums, (dhidden, packed, heights, shares, goals, counts, *([] if absent is None else [absent]))
 
 
 def input_gradients(kept: Sequence[Tensor], w: Tensor, precision: str) -> Tensor:
@@ -87,13 +93,14 @@ def weight_gradients(
     if len(kept) == 1:
         linear.weight_gradients(kept[0], hidden, dw, db, precision)
         return
-    _, packed, heights, shares, goals, counts = kept
+    _, packed, heights, shares, goals, counts, *absent = kept
     (clients, positions, width), classes, turned = hidden.shape, w.shape[1], _turned(packed)
     tiles = _BACKWARD if precision == "tf32" else EXACT
     (biases, bias_row), (dbiases, dbias_row) = optional(b, hidden), optional(db, dw)
     _weigh[(cdiv(classes, tiles.columns), clients)](
-        packed, turned, w, biases, goals, shares, heights, counts, dw, dbiases, w.stride(0), bias_row, dw.stride(0),
-        dbias_row, turned.shape[2], positions, classes, width, BIAS=b is not None, **_blocks(width, tiles, precision),
+        packed, turned, w, biases, absent[0] if absent else packed, goals, shares, heights, counts, dw, dbiases,
+        w.stride(0), bias_row, dw.stride(0), dbias_row, turned.shape[2], positions, classes, width, BIAS=b is not None,
+        MASKED=len(absent) > 0, **_blocks(width, tiles, precision),
     )  # fmt: skip
 
 
@@ -180,9 +187,9 @@ def _arrange(weights, order, counts, positions, SIZE: tl.constexpr):  # type: ig
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _walk(  # type: ignore[no-untyped-def]
-    hidden, w, b, turned, order, counts, tops, totals, pulls, w_row, b_row, room, positions, classes, width, share,
-    splits, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
-    EVEN: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    hidden, w, b, absent, turned, order, counts, tops, totals, pulls, w_row, b_row, room, positions, classes, width,
+    share, splits, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    EVEN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Of a block of positions over a share of the classes: highest logit, sum of powers, class weights by power.
 
@@ -218,12 +225,17 @@ def _walk(  # type: ignore[no-untyped-def]
             logit = tl.dot(hidden_2, weight, logit, input_precision=PRECISION)
         if BIAS:
             logit += tl.load(b + label, mask=there, other=0.0)[None, :]
+        if MASKED:
+            lost = tl.load(absent + client * classes + label, mask=there, other=0) != 0
+            logit = tl.where(lost[None, :], 0.0, logit)
         logit = tl.where(there[None, :], logit * _LOG2E, float("-inf"))
         higher = tl.maximum(top, tl.max(logit, 1))
         power = tl.exp2(logit - higher[:, None])
         shrink = tl.exp2(top - higher)
         total = total * shrink + tl.sum(power, 1)
         top = higher
+        if MASKED:
+            power = tl.where(lost[None, :], 0.0, power)
         across = _across(turned, label, one, room, width, EVEN)
         pull_1 = tl.dot(power, across, pull_1 * shrink[:, None], input_precision=PRECISION)
         if SECOND > 0:
@@ -288,9 +300,9 @@ def _combine(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _weigh(  # type: ignore[no-untyped-def]
-    hidden, turned, w, b, targets, weights, heights, counts, dw, db, w_row, b_row, dw_row, db_row, room, positions,
-    classes, width, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
-    EVEN: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
+    hidden, turned, w, b, absent, targets, weights, heights, counts, dw, db, w_row, b_row, dw_row, db_row, room,
+    positions, classes, width, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr,
+    SECOND: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the weights of a block of classes, over all positions with weight; they come first."""
     client = tl.program_id(1).to(tl.int64)
@@ -314,6 +326,8 @@ def _weigh(  # type: ignore[no-untyped-def]
     if BIAS:
         bias = tl.load(b + label, mask=there, other=0.0)
         bias_sums = tl.zeros([CLASSES], tl.float32)
+    if MASKED:
+        lost = tl.load(absent + client * classes + label, mask=there, other=0) != 0
     count = tl.load(counts + client)
     for start in range(0, count, POSITIONS):
         position = start + tl.arange(0, POSITIONS)
@@ -330,6 +344,8 @@ def _weigh(  # type: ignore[no-untyped-def]
         target = tl.load(targets + position, mask=real, other=-1)
         likely = tl.exp2(logit * _LOG2E - height[None, :])
         slope = tl.where(label[:, None] == target[None, :], likely - 1.0, likely) * share[None, :]
+        if MASKED:
+            slope = tl.where(lost[:, None], 0.0, slope)
         if BIAS:
             bias_sums += tl.sum(slope, 1)
         across = _across(turned, position, one, room, width, EVEN)

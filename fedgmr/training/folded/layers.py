@@ -99,7 +99,7 @@ class Conv(Folded):
             weight_at=weight_at, bias_at=bias_at, kernel=module.kernel_size[0], padding=int(module.padding[0]),
             inputs=channels, outputs=module.out_channels, height=height, width=width, stride=module.stride[0],
         )  # fmt: skip
-        products, weights = ConvProducts(layer, samples, net.precision), net.weights[: net.count]
+        products, weights = ConvProducts(layer, samples, net.precision), net.alive[: net.count]
 
         def back(slopes: Tensor, x: Tensor) -> Slopes:
             dy = self.images(slopes)
@@ -166,10 +166,12 @@ class Norm(Folded):
     def _compute(self, inputs: Tensor) -> Computed:
         x, shape = self.rows(inputs), inputs.shape
         eps = self.module.eps if isinstance(self.module, nn.LayerNorm) else None
-        y, means, rstds = layer_norm.forward(x, *self.own, eps)
+        kept = self.net.kept(self.path("weight"))
+        y, means, rstds = layer_norm.forward(x, *self.own, eps, kept)
 
         def back(slopes: Tensor, x: Tensor, means: Tensor, rstds: Tensor) -> Slopes:
-            return (layer_norm.backward(self.rows(slopes), x, means, rstds, self.own[0], *self.slopes).view(shape),)
+            dy, (dg, db) = self.rows(slopes), self.slopes
+            return (layer_norm.backward(dy, x, means, rstds, self.own[0], dg, db, kept).view(shape),)
 
         return y.view(shape), (x, means, rstds), back
 
@@ -215,9 +217,14 @@ class Attention(Folded):
             hidden = attn_mask if attn_mask.dtype == torch.bool else attn_mask == -torch.inf
         self.attending = Attending(
             heads=self.module.num_heads, hidden=hidden, precision=self.net.precision, p=self.module.dropout,
-            seeds=self.net.seeds, number=self.net.next_draw(),
+            seeds=self.net.seeds, number=self.net.next_draw(), scales=self._scales(),
         )  # fmt: skip
         return self.out.forward(super().forward(self.into.forward(query))), None
+
+    def _scales(self) -> Tensor | None:
+        """1 / √size of each client, where heads have fewer numbers than the model says."""
+        kept = self.net.kept(self.path("in_proj_bias"))
+        return None if kept is None else kept[:, : self.module.head_dim].sum(1).float().rsqrt()
 
     def _compute(self, inputs: Tensor) -> Computed:
         qkv, attending = inputs.contiguous(), self.attending
@@ -276,18 +283,21 @@ class Head(Folded):
         """Stand in for the module's forward: nothing is computed before the targets are known."""
         return given[0]
 
-    def loss(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Every client's loss: the sum over targets [count, targets] of weight · cross-entropy."""
-        return super().forward(hidden, targets, weights)
+    def loss(self, hidden: Tensor, targets: Tensor, weights: Tensor, absent: Tensor | None) -> Tensor:
+        """Every client's loss: the sum over targets [count, targets] of weight · cross-entropy.
 
-    def _compute(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Computed:
+        Logits of classes that are `absent` [count, classes] are 0.
+        """
+        return super().forward(hidden, targets, weights, *([] if absent is None else [absent]))
+
+    def _compute(self, hidden: Tensor, targets: Tensor, weights: Tensor, *absent: Tensor) -> Computed:
         x, precision, shape = self.rows(hidden), self.net.precision, hidden.shape
-        losses, kept = head.forward(x, *self.own, targets, weights, precision)
+        losses, kept = head.forward(x, *self.own, targets, weights, precision, *absent)
 
         def back(_: Tensor, x: Tensor, *kept: Tensor) -> Slopes:  # the losses are what is derived: their slopes are 1
             with self.net.beside(x, *kept):
                 head.weight_gradients(kept, x, *self.own, *self.slopes, precision)
-            return head.input_gradients(kept, self.own[0], precision).view(shape), None, None
+            return head.input_gradients(kept, self.own[0], precision).view(shape), None, None, *(None for _ in absent)
 
         return losses, (x, *kept), back
 

@@ -19,6 +19,7 @@ from fedgmr.submodels.inputs import replaced_forward
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.losses import CROSS_ENTROPIES
 from fedgmr.training.execution import TRITON
+from fedgmr.training.folded.narrow import SmallModule
 from fedgmr.training.folded.plan import Call, FoldPlan
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 from fedgmr.training.stacked.convolution import cdiv
@@ -27,7 +28,7 @@ from fedgmr.training.stacked.table import Column
 from fedgmr.training.work import LocalWork
 
 if TRITON:
-    from fedgmr.training.folded import adam
+    from fedgmr.training.folded import adam, classes
     from fedgmr.training.folded.layers import Folded, Head, layer_of
     from fedgmr.training.stacked import kernels
 
@@ -59,11 +60,15 @@ class FoldedNet(Rows):
         self._sides = deque(torch.cuda.Stream(self.device) for _ in range(sides))  # type: ignore[no-untyped-call]
         self._at_work: list[tuple[torch.cuda.Stream, Sequence[Tensor]]] = []  # and what they still read
         self._seeds = torch.zeros(most, dtype=torch.int64, device=self.device)
+        self._present = self.limits[0]  # of the step
         self._statistics = {place.name: place for place in plan.layout.buffers}
         targets = work.task.train.targets  # of cross-entropy they may also be shares of the classes, or pixels'
         known = self._loss in CROSS_ENTROPIES and targets.dtype == torch.int64
         known = known and (self._loss is not functional.cross_entropy or targets.dim() == 1)
         self._head = Head(self, plan.head) if plan.head is not None and known else None
+        self.absent = work.rule.masked_loss  # clients lack classes, named in the table
+        self.classes = self._head.module.out_features if self._head is not None else 0
+        self._absent = torch.zeros((most, self.classes), dtype=torch.bool, device=self.device)
         calls = {call.layer: call for call in plan.calls}
         self._layers: list[tuple[nn.Module, Folded]] = []
         for module in self.model.modules():
@@ -73,16 +78,28 @@ class FoldedNet(Rows):
 
     @classmethod
     def of(
-        cls, work: LocalWork, model: nn.Module, layout: Layout, optimizer: Optimizer, *, most: int
+        cls,
+        work: LocalWork,
+        model: nn.Module,
+        layout: Layout,
+        optimizer: Optimizer,
+        *,
+        most: int,
+        small: SmallModule | None = None,
     ) -> "FoldedNet | None":
-        """Fold a model; None where model, loss, rule, optimiser or number format do not allow it."""
+        """Fold a model; None where model, loss, rule, optimiser or number format do not allow it.
+
+        `small` is one of its narrow networks, where sub-models are such.
+        """
         stacking, exact = work.rule.stacking, work.execution.autocast == "none" and work.held_out is None
-        if not TRITON or not exact or stacking is None or stacking.narrow or stacking.mode == "level":
+        if not TRITON or not exact or stacking is None or stacking.narrow != (small is not None):
             return None
         # What has fallen below a threshold would have to go on with its velocity or its moments.
-        if not isinstance(optimizer, SGD | Adam) or not (optimizer.plain or stacking.mode == "all"):
+        if not isinstance(optimizer, SGD | Adam) or not (optimizer.plain or stacking.mode != "threshold"):
             return None
-        if work.rule.masked_loss or work.order.batch_size > _MOST_SAMPLES:
+        if work.order.batch_size > _MOST_SAMPLES:
+            return None
+        if small is not None and not small.is_what_zeros_make(model, work.task.example(_TRIED)):
             return None
         indices = torch.arange(work.order.batch_size, device=work.device) % len(work.task.train)
         inputs, targets = work.prepared(indices.view(1, -1), None)
@@ -90,16 +107,24 @@ class FoldedNet(Rows):
         if plan is None:
             return None
         net = cls(plan, work, optimizer, most=most)
+        if work.rule.masked_loss and net._head is None:
+            return None
         with work.execution.number_formats(work.device, training=True):
             return net if net.stands_alone(inputs[0], targets[0]) else None
 
     def weight(self, name: str) -> Tensor:
         """A parameter of every client [count, ...], convolutions' channels last."""
-        return self._view(self.weights, name)
+        return self._view(self.alive, name)
 
     def gradient(self, name: str) -> Tensor:
         """The place for its gradient."""
         return self._view(self.gradients, name)
+
+    def kept(self, name: str) -> Tensor | None:
+        """Which numbers of a vector the clients have in this step, bool [count, ...]; None: all have all of them."""
+        if not self.stacking.narrow:
+            return None
+        return self._view(self.levels, name) <= self._present[: self.count, None]
 
     def statistic(self, name: str) -> Tensor:
         """A buffer of every client [count, ...]."""
@@ -133,11 +158,17 @@ class FoldedNet(Rows):
         """Every client's sub-model and the beginning of its draws."""
         super().lay_out(count)
         self._seeds[:count].copy_(self.table[:count, Column.SEED])
+        if self.absent:
+            classes.fetch[(cdiv(self.classes, _SIZE), count)](
+                self.table, self._absent, self.classes, len(Column), Column.ABSENT, _SIZE
+            )
 
     def step(self, number: int, inputs: Tensor, targets: Tensor, count: int) -> None:
         """Step `number` of `count` clients; inputs and targets [count, batch, ...]."""
-        self.losses[:count].add_(self._losses(inputs, targets, count), alpha=1 / self.steps)
         limits, grid = self.limits[number], (cdiv(self.row, _SIZE), count)
+        self._present = limits
+        self.show(limits, count)
+        self.losses[:count].add_(self._losses(inputs, targets, count), alpha=1 / self.steps)
         if self.adam is None:
             kernels.reduce_step[grid](
                 self.gradients, *self.descent(limits), self.row, 0, 1, self.row, *self.rules, _SIZE
@@ -159,7 +190,8 @@ class FoldedNet(Rows):
             outputs = self.model(inputs.flatten(0, 1))
             if self._head is not None:
                 weights = CROSS_ENTROPIES[self._loss](targets).flatten(1).contiguous()
-                losses = self._head.loss(outputs, targets.flatten(1).contiguous(), weights)
+                absent = self._absent[:count] if self.absent else None
+                losses = self._head.loss(outputs, targets.flatten(1).contiguous(), weights, absent)
             else:  # one client after the other: it is not known what the loss does with its samples
                 each = zip(outputs.unflatten(0, (count, -1)), targets, strict=True)
                 losses = torch.stack([self._loss(own, wanted) for own, wanted in each])
@@ -200,6 +232,7 @@ class FoldedNet(Rows):
         """Losses and gradients of clients with these weights; `captured`: as a CUDA graph has them."""
         count = len(weights)
         self.weights[:count] = weights
+        self.show(self._present, count)
         self.gradients.zero_()
         self._seeds.zero_()
         self.buffers.zero_()

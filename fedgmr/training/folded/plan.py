@@ -61,7 +61,7 @@ class FoldPlan:
             if getattr(module, "inplace", False):  # a layer's outputs may be what its backward pass looks at
                 module.inplace = False  # type: ignore[assignment]
         two, three = (_Pass.of(model, example[:samples].cpu(), relus) for samples in (2, 3))
-        if untouched is None or two is None or three is None or not _close(untouched.outputs, three.outputs):
+        if untouched is None or two is None or three is None or not alike(untouched.outputs, three.outputs):
             return None
         observed = _observe(model, two, three, relus)
         if observed is None:
@@ -174,7 +174,7 @@ class _Pass:
         return cls(given=given, last=last[0] if outputs is last[1] else None, outputs=outputs)
 
 
-def _close(outputs: Tensor, others: Tensor) -> bool:
+def alike(outputs: Tensor, others: Tensor) -> bool:
     """Whether they differ by rounding at most, which may depend on where tensors lie in memory."""
     return outputs.shape == others.shape and bool((outputs - others).abs().max() <= _ROUNDING * outputs.abs().max())
 

@@ -39,8 +39,6 @@ class StackedNet(Rows):
         self.plan, self.classes, device = plan, plan.layers[-1].outputs, self.device
         self.binary = work.task.loss is one_hot_bce
         self.absent = work.rule.masked_loss  # clients lack classes, named in the table
-        by_level = self.stacking.mode == "level"
-        self.alive = torch.zeros_like(self.weights) if by_level else self.weights  # what products read
         # By convolution and one further: the first of a client's channels before it, and behind the last.
         self.convs = [
             Convolution.of_chain(layer, self.batch, self.precision) for layer in plan.layers if isinstance(layer, Conv)
@@ -102,9 +100,7 @@ class StackedNet(Rows):
         layers = self.plan.layers
         if self.stacking.narrow and (number == 0 or self.stacking.mode == "level"):
             self._find_ranges(limits, count)
-        if self.stacking.mode == "level":
-            grid = (cdiv(self.row, _SIZE), count)
-            kernels.select[grid](self.weights, self.levels, limits, self.alive, self.row, _SIZE)
+        self.show(limits, count)
         values = [inputs, *self.outputs]
         for i, layer in enumerate(layers):
             if isinstance(layer, Conv):

@@ -111,6 +111,8 @@ class Rows:
         self.row = len(order.order)
         self.ranked = order.ranked(stacking.ranks).to(device, torch.uint8)
         self.weights = torch.zeros((most, self.row), device=device)
+        # What products read: in a step of one of several levels, zeros outside.
+        self.alive = torch.zeros_like(self.weights) if stacking.mode == "level" else self.weights
         self.levels = torch.zeros((most, self.row), dtype=torch.uint8, device=device)
         self.fallen = torch.zeros_like(self.weights) if stacking.mode == "threshold" else self.weights[:0]
         self.velocities = torch.zeros_like(self.weights) if sgd.momentum else self.weights[:0]
@@ -137,6 +139,12 @@ class Rows:
     def descent(self, limits: Tensor) -> Descent:
         """What a step reads and writes, where the clients' levels go up to `limits`."""
         return Descent(self.weights, self.levels, self.fallen, self.velocities, limits, self.thetas, self.rates)
+
+    def show(self, limits: Tensor, count: int) -> None:
+        """Let products read the weights of a step, where its levels go up to `limits`."""
+        if self.stacking.mode == "level":
+            grid = (-(-self.row // _SIZE), count)
+            kernels.select[grid](self.weights, self.levels, limits, self.alive, self.row, _SIZE)
 
     def lay_out(self, count: int) -> None:
         """Every client's sub-model, from where the table says."""
