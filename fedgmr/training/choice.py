@@ -20,7 +20,7 @@ from fedgmr.submodels.levels import Ladder
 from fedgmr.submodels.widths import WidthRule, widths_for
 from fedgmr.training.execution import TRITON, ExecutionSettings
 from fedgmr.training.executor import Executor
-from fedgmr.training.folded.narrow import SmallModule
+from fedgmr.training.folded.narrow import SmallModules
 from fedgmr.training.folded.net import FoldedNet
 from fedgmr.training.graphed.executor import GraphedExecutor
 from fedgmr.training.graphed.fused import fuse
@@ -36,7 +36,7 @@ from fedgmr.training.stacked.net import StackedNet
 from fedgmr.training.stacked.rows import Rows
 from fedgmr.training.submodel.cut import Cutter, MaskedCutter
 from fedgmr.training.submodel.flat_module import FlatModule
-from fedgmr.training.submodel.sliced_cut import Prepare, SlicedCutter
+from fedgmr.training.submodel.sliced_cut import Prepare, SlicedCutter, scales
 from fedgmr.training.submodel.workspace import Workspace
 from fedgmr.training.work import LocalWork
 
@@ -182,12 +182,13 @@ class LocalTraining:
             return chain
         return FoldedNet.of(work, self._model(), self.layout, optimizer, most=most, small=self.small())
 
-    def small(self) -> SmallModule | None:
-        """The narrowest network of the model, where sub-models are narrower networks."""
+    def small(self) -> SmallModules | None:
+        """The narrow networks of the model, where sub-models are such."""
         if not self.by_width:
             return None
         assert self.plan is not None
-        return SmallModule(plan=self.plan, width=min(widths_for(self.plan, self.layout, self.ladder, self.widths)))
+        widths, scaler = widths_for(self.plan, self.layout, self.ladder, self.widths), self.work.rule.scaler
+        return SmallModules(plan=self.plan, widths=widths, scaled=scales(self._model(), scaler))
 
     def _on_cpu(self) -> Literal["sequential", "threaded"]:
         if torch.get_num_threads() == 1:

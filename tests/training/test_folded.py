@@ -288,9 +288,14 @@ def test_narrow_clients_agree_with_the_plain_loop(
 ) -> None:
     monkeypatch.setattr(head, "LEAST_CLASSES", 10**9 if written else 1)
     run = objects_of(sequences(), method, steps=4, **more)
-    executor, plain, net = folded(run), run.fleet.executor, net_of(run)
+    net = net_of(run)
     assert net is not None
     assert net.absent == (method == "heterofl")
+    narrow_clients_agree(run)
+
+
+def narrow_clients_agree(run: Assembly) -> None:
+    executor, plain = folded(run), run.fleet.executor
     for first in (0, 4):  # FedRolex's window has moved on
         tasks = [replace(task, first_batch=first) for task in run.server.tasks(range(3), 0.0)]
         found, wanted = executor.train(tasks), plain.train(tasks)
@@ -301,12 +306,27 @@ def test_narrow_clients_agree_with_the_plain_loop(
 
 
 @RUNS
-@pytest.mark.parametrize("method", ["heterofl", "fjord"])
-def test_bits_of_narrow_clients_do_not_depend_on_company(method: str) -> None:
-    results = [
-        trained(objects_of(sequences(dropout=0.2), method, tf32=True, slots=slots, **ADAM), folds=True)
-        for slots in (1, 2, None)
-    ]
+@pytest.mark.parametrize("more", [{}, ADAM, {"optimizer": HEAVY}], ids=["sgd", "adam", "momentum"])
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
+@pytest.mark.parametrize("scaler", [None, False])
+def test_narrow_clients_with_batch_norm_agree_with_the_plain_loop(
+    method: str, more: dict[str, Any], scaler: bool | None
+) -> None:
+    task = residual(lambda: Residual(lambda channels: nn.BatchNorm2d(channels, eps=0.05)))
+    run = objects_of(task, method, steps=4, rules={"local": {"scaler": scaler}}, **more)
+    net = net_of(run)
+    assert net is not None
+    assert isinstance(net.eps(0.05), Tensor) == (scaler is None)  # as batch norm has it
+    narrow_clients_agree(run)
+
+
+@RUNS
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [(sequences(dropout=0.2), "heterofl"), (sequences(dropout=0.2), "fjord"), (residual(), "heterofl")],
+)
+def test_bits_of_narrow_clients_do_not_depend_on_company(task: Task, method: str) -> None:
+    results = [trained(objects_of(task, method, tf32=True, slots=slots, **ADAM), folds=True) for slots in (1, 2, None)]
     for other in results[1:]:
         assert all(torch.equal(one.values, same.values) for one, same in zip(results[0], other, strict=True))
 
@@ -329,7 +349,7 @@ def test_what_counts_its_channels_is_not_folded_by_width() -> None:
     plain = {"local": {"masked_loss": False}}
     assert net_of(objects_of(residual(Average))) is not None
     assert net_of(objects_of(residual(Average), "heterofl", rules=plain)) is None
-    assert net_of(objects_of(residual(), "heterofl", rules=plain)) is None, "batch norm"
+    assert net_of(objects_of(residual(), "fjord")) is None, "statistics of the widths"
     assert net_of(objects_of(residual(lambda: Residual(lambda channels: nn.GroupNorm(2, channels))), "fjord")) is None
     assert net_of(objects_of(sequences(), "heterofl", rules=plain)) is not None
 

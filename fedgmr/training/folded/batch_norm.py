@@ -35,11 +35,12 @@ def _shared(x: Tensor) -> tuple[tuple[int, int, int], Tensor, tuple[int, int], d
 
 def forward(
     x: Tensor, gamma: Tensor | None, beta: Tensor | None, running: tuple[Tensor, Tensor] | None, momentum: float,
-    eps: float, residual: Tensor | None, relu: bool,
+    eps: float | Tensor, residual: Tensor | None, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The outputs, and the mean and the reciprocal deviation [C, K] of x [C, R, K]; running statistics move in place.
 
-    Outputs are normalised, scaled by gamma and moved by beta [C, K], have the residual added, then ReLU.
+    Outputs are normalised, scaled by gamma and moved by beta [C, K], have the residual added, then ReLU. `eps` is a
+    number, or one of each client.
     """
     clients, rows, channels = x.shape
     y, mean, rstd = x.new_empty(x.shape), x.new_empty((clients, channels)), x.new_empty((clients, channels))
@@ -49,10 +50,15 @@ def forward(
     (scale, stride), (shift, _) = optional(gamma, x), optional(beta, x)
     (means, means_stride), (variances, _) = (optional(one, x) for one in running or (None, None))
     _normalise[grid](
-        x, parts, scale, shift, means, variances, optional(residual, x)[0], y, mean, rstd, stride, means_stride, rows,
-        channels, *shares, momentum, eps, gamma is not None, running is not None, residual is not None, relu, **sizes,
+        x, parts, scale, shift, means, variances, optional(residual, x)[0], *_own_eps(eps, x), y, mean, rstd, stride,
+        means_stride, rows, channels, *shares, momentum, gamma is not None, running is not None, residual is not None,
+        relu, isinstance(eps, Tensor), **sizes,
     )  # fmt: skip
     return y, mean, rstd
+
+
+def _own_eps(eps: float | Tensor, other: Tensor) -> tuple[float, Tensor]:
+    return (0.0, eps) if isinstance(eps, Tensor) else (eps, other)
 
 
 def backward(
@@ -143,9 +149,10 @@ def _add_moments(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _normalise(  # type: ignore[no-untyped-def]
-    x, parts, gammas, betas, running_means, running_vars, residuals, y, means, rstds, stride, running_stride, rows,
-    channels, share, splits, momentum, eps, AFFINE: tl.constexpr, RUNNING: tl.constexpr, RESIDUAL: tl.constexpr,
-    RELU: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    x, parts, gammas, betas, running_means, running_vars, residuals, eps, eps_of, y, means, rstds, stride,
+    running_stride, rows, channels, share, splits, momentum, AFFINE: tl.constexpr, RUNNING: tl.constexpr,
+    RESIDUAL: tl.constexpr, RELU: tl.constexpr, OWN_EPS: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The outputs of a share of the rows; the first share's program also writes the statistics."""
     client, channel, known, begin, end = _place(rows, channels, share, COLUMNS)
@@ -157,6 +164,8 @@ def _normalise(  # type: ignore[no-untyped-def]
         some_means, some_spreads = _left(parts, client, channel, known, channels, splits, SPLITS)
         counts = tl.maximum(tl.minimum(rows - tl.arange(0, SPLITS) * share, share), 0).to(tl.float32)
         mean, spread = _combined(some_means, some_spreads, counts, rows)
+    if OWN_EPS:
+        eps = tl.load(eps_of + client)
     rstd = 1.0 / tl.sqrt(spread / rows + eps)
     mine = channel < tl.where(tl.program_id(1) == 0, channels, 0)
     tl.store(means + client * channels + channel, mean, mask=mine)

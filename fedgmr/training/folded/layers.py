@@ -123,7 +123,7 @@ class BatchNorm(Folded):
             running = self.net.statistic(self.path("running_mean")), self.net.statistic(self.path("running_var"))
         assert module.momentum is not None
         y, means, rstds = batch_norm.forward(
-            x, *self.own, running, module.momentum, module.eps, others[0] if others else None, relu
+            x, *self.own, running, module.momentum, self.net.eps(module.eps), others[0] if others else None, relu
         )
 
         def back(slopes: Tensor, x: Tensor, y: Tensor, means: Tensor, rstds: Tensor) -> Slopes:

@@ -6,7 +6,7 @@ model with zeros and these two has to have the outputs of the narrow network.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -19,33 +19,30 @@ from fedgmr.submodels.inputs import replaced_forward
 from fedgmr.submodels.widths import kept_mask
 from fedgmr.training.folded.plan import alike
 
-_OTHERS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm)  # statistics by width, and groups of fewer channels
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SmallModule:
-    """A narrow network of a model's."""
+class SmallModules:
+    """The narrow networks of a model."""
 
     plan: ChannelPlan
-    width: float
+    widths: Sequence[float]  # by level
+    scaled: bool  # in training hidden values are divided by the width
 
     @torch.no_grad()
-    def is_what_zeros_make(self, model: nn.Module, example: Tensor) -> bool:
-        """Whether the whole model computes the same with zeros for all other channels."""
-        norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
-        attending = [module for module in model.modules() if isinstance(module, nn.MultiheadAttention)]
-        if any(isinstance(module, _OTHERS) for module in model.modules()):
-            return False
-        if any(norm.weight is None for norm in norms) or any(module.in_proj_bias is None for module in attending):
-            return False  # it would not be known which channels there are
-        kept = kept_mask(self.plan, self.width)
+    def are_what_zeros_make(self, model: nn.Module, example: Tensor) -> bool:
+        """Whether the whole model computes what the narrowest does, with zeros for all other channels."""
+        width, kept = min(self.widths), kept_mask(self.plan, min(self.widths))
         large, inputs = copy.deepcopy(model).cpu().train(), example.cpu()  # evaluated, PyTorch's layers take other ways
-        for module in large.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-            if isinstance(module, nn.MultiheadAttention):
-                module.dropout = 0.0
-        small = slice_module(large, self.plan, kept)
+        for layer in large.modules():
+            if isinstance(layer, nn.Dropout):
+                layer.p = 0.0
+            if isinstance(layer, nn.MultiheadAttention):
+                layer.dropout = 0.0
+            blind = isinstance(layer, nn.MultiheadAttention) and layer.in_proj_bias is None
+            blind |= isinstance(layer, nn.LayerNorm) and layer.weight is None
+            if blind or isinstance(layer, nn.GroupNorm):  # it would not know which channels there are, or groups
+                return False
+        small = slice_module(large, self.plan, kept, scale=1 / width if self.scaled else 1.0)
         inside = {name: self._inside(name, parameter, kept) for name, parameter in large.named_parameters()}
         for name, parameter in large.named_parameters():
             parameter.mul_(inside[name])
@@ -53,6 +50,8 @@ class SmallModule:
             for path, layer in large.named_modules():
                 if isinstance(layer, nn.LayerNorm):
                     changed.enter_context(replaced_forward(layer, _norm(layer, inside[f"{path}.weight"])))
+                if isinstance(layer, nn.modules.batchnorm._BatchNorm) and self.scaled:
+                    layer.eps *= width**2  # see FoldedNet.eps
                 if isinstance(layer, nn.MultiheadAttention):
                     share = inside[f"{path}.in_proj_bias"][: layer.head_dim].float().mean()
                     for parameter in (layer.in_proj_weight, layer.in_proj_bias):

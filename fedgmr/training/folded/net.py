@@ -19,7 +19,7 @@ from fedgmr.submodels.inputs import replaced_forward
 from fedgmr.submodels.layout import Layout
 from fedgmr.tasks.losses import CROSS_ENTROPIES
 from fedgmr.training.execution import TRITON
-from fedgmr.training.folded.narrow import SmallModule
+from fedgmr.training.folded.narrow import SmallModules
 from fedgmr.training.folded.plan import Call, FoldPlan
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 from fedgmr.training.stacked.convolution import cdiv
@@ -44,7 +44,9 @@ class FoldedNet(Rows):
 
     draws = True
 
-    def __init__(self, plan: FoldPlan, work: LocalWork, optimizer: SGD | Adam, *, most: int) -> None:
+    def __init__(
+        self, plan: FoldPlan, work: LocalWork, optimizer: SGD | Adam, *, most: int, small: SmallModules | None = None
+    ) -> None:
         """Take memory for tasks of `work` with the model of `plan`."""
         assert work.rule.stacking is not None
         sgd = optimizer if isinstance(optimizer, SGD) else SGD()
@@ -61,6 +63,8 @@ class FoldedNet(Rows):
         self._at_work: list[tuple[torch.cuda.Stream, Sequence[Tensor]]] = []  # and what they still read
         self._seeds = torch.zeros(most, dtype=torch.int64, device=self.device)
         self._present = self.limits[0]  # of the step
+        widths = small.widths if small is not None and small.scaled else None
+        self._squares = None if widths is None else torch.tensor(widths, device=self.device).square()
         self._statistics = {place.name: place for place in plan.layout.buffers}
         targets = work.task.train.targets  # of cross-entropy they may also be shares of the classes, or pixels'
         known = self._loss in CROSS_ENTROPIES and targets.dtype == torch.int64
@@ -85,11 +89,11 @@ class FoldedNet(Rows):
         optimizer: Optimizer,
         *,
         most: int,
-        small: SmallModule | None = None,
+        small: SmallModules | None = None,
     ) -> "FoldedNet | None":
         """Fold a model; None where model, loss, rule, optimiser or number format do not allow it.
 
-        `small` is one of its narrow networks, where sub-models are such.
+        `small` are its narrow networks, where sub-models are such.
         """
         stacking, exact = work.rule.stacking, work.execution.autocast == "none" and work.held_out is None
         if not TRITON or not exact or stacking is None or stacking.narrow != (small is not None):
@@ -99,14 +103,16 @@ class FoldedNet(Rows):
             return None
         if work.order.batch_size > _MOST_SAMPLES:
             return None
-        if small is not None and not small.is_what_zeros_make(model, work.task.example(_TRIED)):
+        if small is not None and layout.buffers and work.rule.tracks_statistics:  # by width, they have more places
+            return None
+        if small is not None and not small.are_what_zeros_make(model, work.task.example(_TRIED)):
             return None
         indices = torch.arange(work.order.batch_size, device=work.device) % len(work.task.train)
         inputs, targets = work.prepared(indices.view(1, -1), None)
         plan = FoldPlan.of(model, layout, work.task.example(_TRIED))
         if plan is None:
             return None
-        net = cls(plan, work, optimizer, most=most)
+        net = cls(plan, work, optimizer, most=most, small=small)
         if work.rule.masked_loss and net._head is None:
             return None
         with work.execution.number_formats(work.device, training=True):
@@ -125,6 +131,14 @@ class FoldedNet(Rows):
         if not self.stacking.narrow:
             return None
         return self._view(self.levels, name) <= self._present[: self.count, None]
+
+    def eps(self, eps: float) -> float | Tensor:
+        """What a batch norm adds to the variance.
+
+        Where HeteroFL divides hidden values by the width, which a norm undoes, it is small in comparison: the same as a
+        smaller number beside values that are not divided.
+        """
+        return eps if self._squares is None else eps * self._squares[self._present[: self.count].long()]
 
     def statistic(self, name: str) -> Tensor:
         """A buffer of every client [count, ...]."""

@@ -22,6 +22,13 @@ from fedgmr.training.submodel.flat_module import FlatModule
 Prepare = Callable[[nn.Module], nn.Module]
 
 
+def scales(model: nn.Module, scaler: bool | None) -> bool:
+    """Whether hidden activations are divided by the width in training; where a rule leaves it open, with batch norm."""
+    if scaler is not None:
+        return scaler
+    return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
+
+
 class SlicedCutter:
     """Small modules for the width methods."""
 
@@ -48,8 +55,7 @@ class SlicedCutter:
         """
         self.model, self.layout, self.plan, self.device = model.to(device), layout, plan, device
         self.widths = widths_for(plan, layout, ladder, widths)
-        batch_norm = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules())
-        self.scaled = batch_norm if scaler is None else scaler
+        self.scaled = scales(model, scaler)
         self.per_width, self.channels_last, self.prepare = per_width, channels_last, prepare
         self._modules: dict[int, tuple[FlatModule, Tensor]] = {}  # by level, with its entries of the client's buffers
 
