@@ -41,6 +41,11 @@ def outputs_of(model: nn.Module, inputs: Inputs) -> Tensor:
     return outputs  # type: ignore[no-any-return]
 
 
+def as_written(module: nn.Module) -> bool:
+    """Whether calling a module computes what its class says, and nothing before, behind or in place of it."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+
+
 @contextmanager
 def replaced_forward(layer: nn.Module, forward: Any) -> Iterator[None]:
     """Let `forward` compute in place of a layer's own; the layer keeps its attributes."""

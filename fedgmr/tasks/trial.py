@@ -72,12 +72,24 @@ def try_outputs(task: "Task", outputs: Tensor, targets: Tensor) -> None:
             total, count = metric.measure(outputs, targets)
         except Exception as error:
             raise ValueError(_failure(task, f"metric {metric.name}", outputs, targets, error)) from error
-        if not isinstance(total, Tensor | int | float) or not isinstance(count, int | Tensor):
+        if not isinstance(total, Tensor | int | float) or not _is_count(count):
             raise ValueError(
-                f"{task.name}'s metric {metric.name} returns {type(total).__name__} and {type(count).__name__}: "
-                "return the sum over the batch as a tensor, and the number counted as an int or as a tensor."
+                f"{task.name}'s metric {metric.name} returns {_kind(total)} and {_kind(count)}: return the sum over "
+                "the batch as a tensor, and the number counted as an int or as a tensor of one whole number."
             )
         _check_value(task, metric, torch.as_tensor(total), torch.as_tensor(count))
+
+
+def _is_count(count: object) -> bool:
+    if isinstance(count, Tensor):
+        return count.numel() == 1 and not count.is_floating_point()
+    return isinstance(count, int)
+
+
+def _kind(found: object) -> str:
+    if isinstance(found, Tensor) and found.numel() > 1:
+        return f"a Tensor of shape {list(found.shape)}"
+    return f"a Tensor of {type_of(found)}" if isinstance(found, Tensor) else type(found).__name__
 
 
 def _try_loss(task: "Task", outputs: Tensor, targets: Tensor) -> None:

@@ -139,8 +139,8 @@ class WidthSGD(LocalRule):
 
     @property
     def stacking(self) -> Stacking | None:
-        """All weights of the narrow network take part; there is no scaler in a stack."""
-        return None if self.scaler else Stacking(narrow=True)
+        """All weights of the narrow network take part."""
+        return Stacking(narrow=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -211,7 +211,9 @@ def test_what_cannot_belong_together_is_refused_when_the_task_is_made(make: Call
         ),
         (lambda: task_of(metric=metrics.mae()), r"t's metric MAE fails on two samples, with outputs of shape \[2, 2\]"),
         (lambda: task_of(outputs=2, loss=lambda o, t: o), r"t.loss returns a tensor of shape \[2, 2\]"),
-        (lambda: task_of(metric=lambda o, t: (o, "2")), "returns Tensor and str: return the sum"),
+        (lambda: task_of(metric=lambda o, t: (o.sum(), "2")), "returns a Tensor of float32 and str: return the sum"),
+        (lambda: task_of(metric=lambda o, t: (t.sum(), t >= 0)), r"and a Tensor of shape \[2\]: return .* one whole"),
+        (lambda: task_of(metric=lambda o, t: (t.sum(), t.sum() / 2)), "int64 and a Tensor of float32: return the sum"),
         (
             lambda: task_of(metric=lambda o, t: (7 * t.sum(), 2)),
             "metric accuracy is 3.5 on two samples, which the unit %",

@@ -50,13 +50,30 @@ def test_equal_outputs_are_ahead_in_their_order_and_no_number_and_no_class_are_n
 
 
 @RUNS
-def test_blocks_that_nobody_reads_are_left_as_they_are() -> None:
+def test_blocks_that_nobody_reads_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     read = torch.zeros(300, dtype=torch.bool, device=DEVICE)
     read[299] = True
     w, targets = draw(50, 8, seed=1), torch.full((300,), 3, device=DEVICE)
+    monkeypatch.setattr(torch, "empty", lambda *shape, **more: torch.full(shape, -7, **more))
     ahead, _ = ranks(draw(300, 8), w, None, targets, read, "ieee")
+    monkeypatch.undo()
+    assert set(ahead[:288].tolist()) == {-7}
     outputs = draw(300, 8)[299].double() @ w.double().t()
     assert int(ahead[299]) == int((outputs > outputs[3]).sum())
+
+
+class Parts(nn.Module):
+    """Gives its last layer a part of something: the last position alone, or half of every one."""
+
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        self.table, self.layer, self.head = nn.Embedding(30, 8), nn.Linear(8, 24), nn.Linear(12, 30)
+        self.last = last
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        x = self.layer(self.table(numbers)).relu().unflatten(-1, (2, 12))
+        outputs: Tensor = self.head(x[:, -1, 1] if self.last else x[..., 1, :])
+        return outputs
 
 
 class Tied(nn.Module):
@@ -80,10 +97,13 @@ LEADING = [metrics.accuracy(ignore=0), metrics.top_k(5, ignore=0), metrics.accur
 LOSSES = [token_cross_entropy, padded_cross_entropy]
 
 
-def tokens(model: Callable[[], nn.Module] = chain, loss: Any = token_cross_entropy, also: Any = ()) -> Task:
+def tokens(
+    model: Callable[[], nn.Module] = chain, loss: Any = token_cross_entropy, also: Any = (), one: bool = False
+) -> Task:
+    """Predicts the next token at every position, or, if `one`, of all."""
     numbers = torch.randint(1, 30, (90, 7), generator=torch.Generator().manual_seed(0))
-    numbers[::3, 3:] = 0
-    samples = (numbers[:, :-1].contiguous(), numbers[:, 1:].contiguous())
+    numbers[::3, 3:] = -100 if one else 0
+    samples = (numbers[:, :-1].clamp(min=0), numbers[:, -1 if one else slice(1, None)].contiguous())
     return Task(name="t", model=model, train=samples, test=samples, loss=loss, metric=LEADING[0], also=tuple(also))
 
 
@@ -92,13 +112,18 @@ def named(metric: Metric, number: int) -> Metric:
 
 
 @RUNS
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("model", [chain, Tied])
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        *((model, loss) for model in (chain, Tied, lambda: Parts(last=False)) for loss in LOSSES),
+        (lambda: Parts(last=True), functional.cross_entropy),
+    ],
+)
 def test_metrics_and_losses_are_those_of_written_outputs(
     model: Callable[[], nn.Module], loss: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = tokens(model, loss, [named(metric, number) for number, metric in enumerate(LEADING)])
-    task = task.to(torch.device(DEVICE))
+    also = [named(metric, number) for number, metric in enumerate(LEADING)]
+    task = tokens(model, loss, also, one=loss is functional.cross_entropy).to(torch.device(DEVICE))
     layout = task.layout()
     written = Evaluator(task, layout, batch=40)
     assert written._head is None, "few classes"
@@ -112,6 +137,25 @@ def test_metrics_and_losses_are_those_of_written_outputs(
     assert 0 < wanted[0] < wanted[2] < 1
 
 
+class Changed(nn.Module):
+    """A last layer whose outputs are not what its weights say."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.table, self.last, self.way = nn.Embedding(30, 8), nn.Linear(8, 30), way
+        if way == "hook":
+            self.last.register_forward_hook(lambda layer, given, found: found * 10)
+        if way == "patch":
+            self.last.forward = lambda values: values @ self.last.weight.t()  # type: ignore[method-assign]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.way == "half"):
+            outputs: Tensor = self.last(self.table(tokens))
+        if self.way == "mask":
+            outputs[..., 0] = -1e9
+        return outputs
+
+
 @pytest.mark.parametrize(
     ("model", "found"),
     [
@@ -120,6 +164,8 @@ def test_metrics_and_losses_are_those_of_written_outputs(
         (lambda: Tied(added=True), False),
         (lambda: nn.Sequential(*chain(), nn.LogSoftmax(-1)), False),
         (lambda: nn.Embedding(30, 30), False),
+        (lambda: Changed(""), True),
+        *((lambda way=way: Changed(way), False) for way in ("hook", "patch", "mask", "half")),
     ],
 )
 def test_the_last_layer_is_found_where_its_outputs_are_the_models(model: Callable[[], nn.Module], found: bool) -> None:
@@ -128,7 +174,7 @@ def test_the_last_layer_is_found_where_its_outputs_are_the_models(model: Callabl
     layer = last_linear(made, inputs, targets)
     assert (layer is not None) == found
     assert layer is None or layer is [m for m in made.modules() if isinstance(m, nn.Linear)][-1]
-    assert not any(m._forward_hooks for m in made.modules())
+    assert sum(len(m._forward_hooks) for m in made.modules()) == (getattr(made, "way", "") == "hook")
 
 
 def test_a_layer_that_works_twice_is_not_the_last() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -308,7 +309,7 @@ def narrow_clients_agree(run: Assembly) -> None:
 @RUNS
 @pytest.mark.parametrize("more", [{}, ADAM, {"optimizer": HEAVY}], ids=["sgd", "adam", "momentum"])
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
-@pytest.mark.parametrize("scaler", [None, False])
+@pytest.mark.parametrize("scaler", [None, True, False])
 def test_narrow_clients_with_batch_norm_agree_with_the_plain_loop(
     method: str, more: dict[str, Any], scaler: bool | None
 ) -> None:
@@ -316,7 +317,7 @@ def test_narrow_clients_with_batch_norm_agree_with_the_plain_loop(
     run = objects_of(task, method, steps=4, rules={"local": {"scaler": scaler}}, **more)
     net = net_of(run)
     assert net is not None
-    assert isinstance(net.eps(0.05), Tensor) == (scaler is None)  # as batch norm has it
+    assert isinstance(net.eps(0.05), Tensor) == (scaler is not False)  # a net with batch norm has it by itself
     narrow_clients_agree(run)
 
 
@@ -344,14 +345,113 @@ class Average(nn.Module):
         return scores
 
 
+class Zeroed(Average):
+    """Says nothing before it is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+
+class Attending(nn.Module):
+    """Attention of its own with small weights, which at first looks everywhere alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.outside, self.head = nn.Linear(6, 48), nn.Linear(16, 16), nn.Linear(16, 4)
+        for layer in (self.inside, self.outside, self.head):
+            nn.init.normal_(layer.weight, std=0.02)
+
+    def forward(self, images: Tensor) -> Tensor:
+        query, key, value = self.inside(images.flatten(1, 2)).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        x = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        scores: Tensor = self.head(self.outside(x).mean(1))
+        return scores
+
+
+class Lengths(nn.Module):
+    """A root, whose slope at the zeros of a channel that is left out is no number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.second(self.first(images).relu()).square().mean((2, 3)).sqrt())
+        return scores
+
+
+class Scaled(nn.Module):
+    """Behind its norm a layer that no norm makes right again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, 8, 3, bias=False), nn.BatchNorm2d(8)
+        self.second, self.head = nn.Linear(8, 16), nn.Linear(16, 4)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.second(self.norm(self.first(images)).relu().mean((2, 3))).relu())
+        return scores
+
+
+class SharedNorm(nn.Module):
+    """Two norms with one scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(36, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        self.norm, self.other = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.other.weight = self.norm.weight
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.other(self.second(self.norm(self.first(images.flatten(1))).relu())))
+        return scores
+
+
+class Named(Average):
+    """Returns its outputs in an object, as Hugging Face's models do."""
+
+    def forward(self, images: Tensor) -> Any:
+        return SimpleNamespace(logits=super().forward(images))
+
+
+@RUNS
+@pytest.mark.parametrize("model", [Average, Zeroed, Attending, Lengths, Scaled, SharedNorm, Named])
+def test_models_whose_narrow_networks_are_not_what_zeros_make_are_not_folded_by_width(
+    model: Callable[[], nn.Module],
+) -> None:
+    before = torch.get_rng_state()
+    assert net_of(objects_of(residual(model), "heterofl", rules={"local": {"masked_loss": False}})) is None
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @RUNS
 def test_what_counts_its_channels_is_not_folded_by_width() -> None:
     plain = {"local": {"masked_loss": False}}
     assert net_of(objects_of(residual(Average))) is not None
-    assert net_of(objects_of(residual(Average), "heterofl", rules=plain)) is None
     assert net_of(objects_of(residual(), "fjord")) is None, "statistics of the widths"
     assert net_of(objects_of(residual(lambda: Residual(lambda channels: nn.GroupNorm(2, channels))), "fjord")) is None
     assert net_of(objects_of(sequences(), "heterofl", rules=plain)) is not None
+
+
+class Tempered(nn.Module):
+    """Changes its last layer's outputs in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(36, 8), nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.head(functional.gelu(self.first(images.flatten(1))))
+        scores *= 3.0
+        return scores
+
+
+@RUNS
+def test_a_model_that_changes_its_last_layers_outputs_in_place_is_not_folded() -> None:
+    assert net_of(objects_of(residual(Tempered))) is None
 
 
 @RUNS

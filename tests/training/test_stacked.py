@@ -351,9 +351,16 @@ def test_other_nets_are_not_stacked(name: str) -> None:
 
 
 def test_rules_in_stacks() -> None:
-    rules = (PlainSGD(proximal=0.1), WidthSGD(scaler=True), OrderedDropout(distillation=True))
+    rules = (PlainSGD(proximal=0.1), OrderedDropout(distillation=True))
     assert all(rule.stacking is None for rule in (*rules, ThresholdedSGD(scope="layerwise")))
     assert all(rule.stacking for rule in (PlainSGD(), WidthSGD(), OrderedDropout(), ThresholdedSGD()))
+
+
+@RUNS
+@pytest.mark.parametrize("scaled", [False, True])
+def test_hidden_values_are_not_scaled_in_a_stack(scaled: bool) -> None:
+    run = objects_of(pictures(), "heterofl", rules={"local": {"scaler": scaled}})
+    assert (net_of(run, training_of(run).settings.optimizer) is None) == scaled
 
 
 def test_a_stacked_run_needs_a_device() -> None:

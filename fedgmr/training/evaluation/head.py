@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgmr.submodels.inputs import Inputs, outputs_of
+from fedgmr.submodels.inputs import Inputs, as_written, outputs_of
 from fedgmr.tasks.losses import CROSS_ENTROPIES
 from fedgmr.tasks.metrics import Among, Count
 from fedgmr.tasks.task import Task
@@ -41,7 +41,7 @@ class Head:
             return None
         inputs, targets = task.test[:1]
         layer = last_linear(module, task.inputs(inputs), targets)
-        if layer is None or layer.out_features < LEAST_CLASSES or layer.weight.dtype != torch.float32:
+        if layer is None or layer.out_features < LEAST_CLASSES:
             return None
         return cls(layer=layer, measures=measures, weigh=weigh, precision=precision)
 
@@ -52,26 +52,30 @@ class Head:
         for measure in self.measures:
             read = read | measure.counted(targets)
         b = self.layer.bias
-        ahead, losses = ranks(hidden.flatten(0, -2), self.layer.weight, b, targets, read, self.precision)
+        ahead, losses = ranks(hidden.flatten(0, -2).contiguous(), self.layer.weight, b, targets, read, self.precision)
         sums = [measure.summed(ahead < measure.k, targets) for measure in self.measures]
         return sums, (weights * losses).where(weights != 0, 0).sum()
 
 
 @torch.no_grad()
 def last_linear(module: nn.Module, inputs: Inputs, targets: Tensor) -> nn.Linear | None:
-    """The layer whose outputs, one row for each target, are the model's; None where something else makes them."""
-    seen: list[tuple[nn.Linear, Tensor]] = []
+    """The layer whose outputs, one row for each target, are the model's; None where something else makes them.
+
+    They are in single precision, and nothing has changed them in place.
+    """
+    seen: list[tuple[nn.Linear, Tensor, int]] = []
 
     def watch(layer: nn.Module, given: Any, found: Any) -> None:
         assert isinstance(layer, nn.Linear)
-        seen.append((layer, found))
+        seen.append((layer, found, found._version))
 
-    hooks = [m.register_forward_hook(watch) for m in module.modules() if type(m) is nn.Linear]
+    hooks = [m.register_forward_hook(watch) for m in module.modules() if type(m) is nn.Linear and as_written(m)]
     try:
         outputs = outputs_of(module, inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    layers = [layer for layer, found in seen if found is outputs]
-    once = len(layers) == 1 and [layer for layer, _ in seen].count(layers[0]) == 1
-    return layers[0] if once and outputs.shape[:-1] == targets.shape else None
+    layers = [layer for layer, found, version in seen if found is outputs and found._version == version]
+    once = len(layers) == 1 and [layer for layer, *_ in seen].count(layers[0]) == 1
+    fits = once and outputs.shape[:-1] == targets.shape and outputs.dtype == torch.float32
+    return layers[0] if fits else None

@@ -23,6 +23,7 @@ def forward(
     scale and shift, and the latter two are empty. Where `kept` (bool [clients, width]) says no, there is no number: it
     does not count, and the result is zero.
     """
+    assert kept is None or eps is not None
     clients, rows, width = x.shape
     y = x.new_empty(x.shape)
     mean, rstd = (x.new_empty((clients, 0 if eps is None else rows)) for _ in range(2))

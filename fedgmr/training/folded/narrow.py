@@ -2,22 +2,27 @@
 
 That holds for products, sums and most functions of single numbers. A layer norm has to know how many channels there
 are, and attention how large a head is (`layers.py`). What else a model does with its channels is tried here: a whole
-model with zeros and these two has to have the outputs of the narrow network.
+model with zeros and these two has to have the outputs and the gradients of the narrow network.
 """
 
-import copy
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from fedgmr.seeding import borrowed_generator
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.channels.slicing import slice_module
 from fedgmr.submodels.inputs import replaced_forward
 from fedgmr.submodels.widths import kept_mask
 from fedgmr.training.folded.plan import alike
+
+_log = logging.getLogger(__name__)
+_ROUNDING = 1e-9  # of the largest number, in double precision
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,11 +33,21 @@ class SmallModules:
     widths: Sequence[float]  # by level
     scaled: bool  # in training hidden values are divided by the width
 
-    @torch.no_grad()
     def are_what_zeros_make(self, model: nn.Module, example: Tensor) -> bool:
-        """Whether the whole model computes what the narrowest does, with zeros for all other channels."""
+        """Whether a whole model learns what the narrowest does, with zeros for all other channels.
+
+        The model, which can be folded, is not as before afterwards.
+        """
+        try:
+            with borrowed_generator(), torch.enable_grad():
+                return self._agree(model.cpu().double().train(), example.cpu())  # evaluated, layers take other ways
+        except Exception as error:  # whatever it is, another executor can train the model
+            _log.warning("The narrow clients of this net are not folded into one batch: %s", error)
+            return False
+
+    def _agree(self, large: nn.Module, inputs: Tensor) -> bool:
         width, kept = min(self.widths), kept_mask(self.plan, min(self.widths))
-        large, inputs = copy.deepcopy(model).cpu().train(), example.cpu()  # evaluated, PyTorch's layers take other ways
+        inputs = inputs.double() if inputs.is_floating_point() else inputs
         for layer in large.modules():
             if isinstance(layer, nn.Dropout):
                 layer.p = 0.0
@@ -42,10 +57,10 @@ class SmallModules:
             blind |= isinstance(layer, nn.LayerNorm) and layer.weight is None
             if blind or isinstance(layer, nn.GroupNorm):  # it would not know which channels there are, or groups
                 return False
+        _redraw(large)
         small = slice_module(large, self.plan, kept, scale=1 / width if self.scaled else 1.0)
         inside = {name: self._inside(name, parameter, kept) for name, parameter in large.named_parameters()}
-        for name, parameter in large.named_parameters():
-            parameter.mul_(inside[name])
+        shares = {name: held.double() for name, held in inside.items()}
         with ExitStack() as changed:
             for path, layer in large.named_modules():
                 if isinstance(layer, nn.LayerNorm):
@@ -53,10 +68,17 @@ class SmallModules:
                 if isinstance(layer, nn.modules.batchnorm._BatchNorm) and self.scaled:
                     layer.eps *= width**2  # see FoldedNet.eps
                 if isinstance(layer, nn.MultiheadAttention):
-                    share = inside[f"{path}.in_proj_bias"][: layer.head_dim].float().mean()
-                    for parameter in (layer.in_proj_weight, layer.in_proj_bias):
-                        parameter[: layer.embed_dim] *= share.rsqrt()  # the queries: heads have fewer numbers
-            return alike(large(inputs), small(inputs))
+                    held = shares[f"{path}.in_proj_bias"][: layer.head_dim].mean()
+                    for name in ("in_proj_weight", "in_proj_bias"):
+                        shares[f"{path}.{name}"][: layer.embed_dim] *= held.rsqrt()  # queries: heads have fewer numbers
+            whole = functional_call(large, {name: p * shares[name] for name, p in large.named_parameters()}, (inputs,))
+        narrow = small(inputs)
+        slopes = torch.randn(narrow.shape, dtype=narrow.dtype)
+        mine, wanted = _gradients(large, whole, slopes), _gradients(small, narrow, slopes)
+        found = torch.cat([mine[name][held] for name, held in inside.items()])
+        return alike(whole, narrow, _ROUNDING) and alike(
+            found, torch.cat([wanted[name].flatten() for name in inside]), _ROUNDING
+        )
 
     def _inside(self, name: str, parameter: Tensor, kept: Tensor) -> Tensor:
         inside = torch.ones(parameter.shape, dtype=torch.bool)
@@ -64,6 +86,21 @@ class SmallModules:
             if axis is not None:
                 inside &= kept[axis].view([-1 if i == dim else 1 for i in range(parameter.dim())])
         return inside
+
+
+@torch.no_grad()
+def _redraw(model: nn.Module) -> None:
+    """Weights with which every part of a model counts: initial ones are often small, or zero."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        inputs = parameter[0].numel() if parameter.dim() > 1 else 1
+        parameter.normal_(std=(2 / inputs) ** 0.5)
+
+
+def _gradients(model: nn.Module, outputs: Tensor, slopes: Tensor) -> Mapping[str, Tensor]:
+    named = dict(model.named_parameters())
+    found = torch.autograd.grad(outputs, list(named.values()), slopes, materialize_grads=True)
+    return dict(zip(named, found, strict=True))
 
 
 def _norm(layer: nn.LayerNorm, inside: Tensor) -> Callable[[Tensor], Tensor]:

@@ -6,6 +6,7 @@ graph's own memory, so that the steps can be captured as one CUDA graph. Read ne
 `fedgmr/training/stacked/executor.py`, which calls it.
 """
 
+import copy
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -66,10 +67,8 @@ class FoldedNet(Rows):
         widths = small.widths if small is not None and small.scaled else None
         self._squares = None if widths is None else torch.tensor(widths, device=self.device).square()
         self._statistics = {place.name: place for place in plan.layout.buffers}
-        targets = work.task.train.targets  # of cross-entropy they may also be shares of the classes, or pixels'
-        known = self._loss in CROSS_ENTROPIES and targets.dtype == torch.int64
-        known = known and (self._loss is not functional.cross_entropy or targets.dim() == 1)
-        self._head = Head(self, plan.head) if plan.head is not None and known else None
+        head = _head_of(plan, work)
+        self._head = None if head is None else Head(self, head)
         self.absent = work.rule.masked_loss  # clients lack classes, named in the table
         self.classes = self._head.module.out_features if self._head is not None else 0
         self._absent = torch.zeros((most, self.classes), dtype=torch.bool, device=self.device)
@@ -105,16 +104,15 @@ class FoldedNet(Rows):
             return None
         if small is not None and layout.buffers and work.rule.tracks_statistics:  # by width, they have more places
             return None
-        if small is not None and not small.are_what_zeros_make(model, work.task.example(_TRIED)):
+        example, untouched = work.task.example(_TRIED), None if small is None else copy.deepcopy(model)
+        plan = FoldPlan.of(model, layout, example)
+        if plan is None or (work.rule.masked_loss and _head_of(plan, work) is None):
+            return None
+        if small is not None and untouched is not None and not small.are_what_zeros_make(untouched, example):
             return None
         indices = torch.arange(work.order.batch_size, device=work.device) % len(work.task.train)
         inputs, targets = work.prepared(indices.view(1, -1), None)
-        plan = FoldPlan.of(model, layout, work.task.example(_TRIED))
-        if plan is None:
-            return None
         net = cls(plan, work, optimizer, most=most, small=small)
-        if work.rule.masked_loss and net._head is None:
-            return None
         with work.execution.number_formats(work.device, training=True):
             return net if net.stands_alone(inputs[0], targets[0]) else None
 
@@ -261,3 +259,10 @@ class FoldedNet(Rows):
     def _view(self, rows: Tensor, name: str) -> Tensor:
         at, shape = self.plan.at[name]
         return rows[: self.count, at : at + shape.numel()].view(self.count, *shape)
+
+
+def _head_of(plan: FoldPlan, work: LocalWork) -> Call | None:
+    """The last linear layer, where the loss is one that can be computed with it."""
+    targets = work.task.train.targets  # of cross-entropy they may also be shares of the classes, or pixels'
+    known = work.task.loss in CROSS_ENTROPIES and targets.dtype == torch.int64
+    return plan.head if known and (work.task.loss is not functional.cross_entropy or targets.dim() == 1) else None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgmr.seeding import borrowed_generator
-from fedgmr.submodels.inputs import replaced_forward
+from fedgmr.submodels.inputs import as_written, replaced_forward
 from fedgmr.submodels.layout import Layout
 from fedgmr.training.folded.joining import join
 from fedgmr.training.stacked.rows import RowOrder, RowWriter
@@ -96,9 +96,7 @@ def _known(model: nn.Module) -> bool:
     named = [p for _, p in model.named_parameters(remove_duplicate=False)]
     if len({id(p) for p in named}) < len(named) or not all(p.requires_grad for p in named):
         return False
-    if any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in model.modules()):
-        return False
-    return all(_takes(layer) for _, layer in _owners(model))
+    return all(as_written(module) for module in model.modules()) and all(_takes(layer) for _, layer in _owners(model))
 
 
 def _takes(layer: nn.Module) -> bool:
@@ -133,7 +131,7 @@ class _Pass:
         """None where a layer is called twice or in a way that is not known, or where the model itself draws."""
         given: dict[str, torch.Size] = {}
         refused: list[str] = []
-        last: tuple[str, Any] | None = None
+        last: tuple[str, Any, int] | None = None
 
         def watch(name: str, layer: nn.Module) -> Any:
             def forward(own: Tensor, *others: Any, **named: Any) -> Any:
@@ -149,7 +147,7 @@ class _Pass:
                 torch.set_rng_state(drawn)  # what attention draws is known
                 outputs = sum(added, start=outputs)
                 outputs = outputs.relu() if name in relus else outputs
-                last = name, outputs
+                last = name, outputs, getattr(outputs, "_version", 0)  # attention returns two
                 return outputs
 
             return forward
@@ -171,12 +169,13 @@ class _Pass:
             buffer.copy_(statistics[name])
         if refused or drew or last is None or not isinstance(outputs, Tensor):
             return None
-        return cls(given=given, last=last[0] if outputs is last[1] else None, outputs=outputs)
+        as_returned = outputs is last[1] and outputs._version == last[2]  # not changed in place
+        return cls(given=given, last=last[0] if as_returned else None, outputs=outputs)
 
 
-def alike(outputs: Tensor, others: Tensor) -> bool:
+def alike(outputs: Tensor, others: Tensor, rounding: float = _ROUNDING) -> bool:
     """Whether they differ by rounding at most, which may depend on where tensors lie in memory."""
-    return outputs.shape == others.shape and bool((outputs - others).abs().max() <= _ROUNDING * outputs.abs().max())
+    return outputs.shape == others.shape and bool((outputs - others).abs().max() <= rounding * outputs.abs().max())
 
 
 def _observe(model: nn.Module, two: _Pass, three: _Pass, relus: set[str]) -> tuple[list[Call], Call | None] | None:

@@ -71,7 +71,7 @@ class StackedNet(Rows):
         """Stack a chain; None where model, loss, rule, optimiser or number format do not allow it."""
         targets = work.task.train.targets
         stacking, exact = work.rule.stacking, work.execution.autocast == "none" and work.held_out is None
-        if not TRITON or not exact or stacking is None or work.task.loss not in _LOSSES:
+        if not TRITON or not exact or stacking is None or work.rule.scaler or work.task.loss not in _LOSSES:
             return None
         # What has fallen below a threshold stays where it is in a stack, and would have to go on with its velocity.
         if not optimizer.plain and not (isinstance(optimizer, SGD) and stacking.mode != "threshold"):
