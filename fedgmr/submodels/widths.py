@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedgmr.submodels.channels.plan import ChannelPlan, Group, shares_along
-from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.layout import Layout, TensorPlace
 from fedgmr.submodels.levels import Ladder, LevelMap, check_ladder
 from fedgmr.submodels.rankings import RankingInputs
 
@@ -91,19 +91,27 @@ def width_levels(
     steps = check_ladder(ladder)
     if len(widths) != len(steps):
         raise ValueError(f"There are {len(widths)} widths for {len(steps)} densities: give one width per density.")
+    return LevelMap(levels_at(plan, layout.parameters, widths, shift), steps, implied=True)
+
+
+def levels_at(plan: ChannelPlan, places: Sequence[TensorPlace], widths: Sequence[float], shift: int = 0) -> Tensor:
+    """The level of each number of tensors that follow each other: the first of the nested widths that keeps it.
+
+    What no width keeps has the number of the widths.
+    """
     channels = torch.full((len(kept_mask(plan, 1.0)),), len(widths), dtype=torch.uint8)
     for level in reversed(range(len(widths))):
         channels[kept_mask(plan, widths[level], shift)] = level
     channels[-1] = 0
-    levels = torch.empty(layout.size, dtype=torch.uint8)
-    for place in layout.parameters:
+    levels = torch.empty(places[-1].stop if places else 0, dtype=torch.uint8)
+    for place in places:
         # From the last dimension to the first, so that the one large outer maximum runs along long rows.
         inner = torch.zeros(1, dtype=torch.uint8)
         for length, axis in zip(place.shape[:0:-1], plan.axes[place.name][:0:-1], strict=True):
             inner = torch.maximum(_levels_along(length, axis, channels).view(-1, 1), inner).view(-1)
         outer = _levels_along(place.shape[0], plan.axes[place.name][0], channels) if place.shape else inner
         torch.maximum(outer.view(-1, 1), inner, out=levels[place.start : place.stop].view(-1, len(inner)))
-    return LevelMap(levels, steps, implied=True)
+    return levels
 
 
 @dataclass(frozen=True, kw_only=True)

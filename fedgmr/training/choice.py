@@ -148,7 +148,7 @@ class LocalTraining:
 
     def _sliced(self, model: nn.Module, *, channels_last: bool = False, prepare: Prepare | None = None) -> SlicedCutter:
         frozen = any(not parameter.requires_grad for parameter in model.parameters())
-        if self.rolling and (frozen or (self.layout.buffers and self.work.rule.tracks_statistics)):
+        if self.rolling and (frozen or self._tracks):
             raise ValueError(
                 "method.ranking is rolling_window and the model has frozen parameters or running statistics, which "
                 "do not roll: use width_prefix, or local: {kind: width_sgd, norm: batch}."
@@ -182,13 +182,21 @@ class LocalTraining:
             return chain
         return FoldedNet.of(work, self._model(), self.layout, optimizer, most=most, small=self.small())
 
+    @property
+    def _tracks(self) -> bool:
+        """Whether there are running statistics, and clients move them."""
+        return bool(self.layout.buffers) and self.work.rule.tracks_statistics
+
     def small(self) -> SmallModules | None:
-        """The narrow networks of the model, where sub-models are such."""
+        """The narrow networks of the model, where sub-models are such and have its running statistics."""
         if not self.by_width:
             return None
         assert self.plan is not None
-        widths, scaler = widths_for(self.plan, self.layout, self.ladder, self.widths), self.work.rule.scaler
-        return SmallModules(plan=self.plan, widths=widths, scaled=scales(self._model(), scaler))
+        widths = widths_for(self.plan, self.layout, self.ladder, self.widths)
+        scaled = scales(self._model(), self.work.rule.scaler)
+        if self._tracks and (self.rolling or scaled):  # of other channels, or of values divided by the width
+            return None
+        return SmallModules(plan=self.plan, widths=widths, scaled=scaled)
 
     def _on_cpu(self) -> Literal["sequential", "threaded"]:
         if torch.get_num_threads() == 1:

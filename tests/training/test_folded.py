@@ -17,6 +17,7 @@ from fedgmr.exchange import Update
 from fedgmr.experiments.assembly import Assembly
 from fedgmr.submodels.layout import Ranks
 from fedgmr.tasks.losses import padded_cross_entropy, token_cross_entropy
+from fedgmr.training.rules import WidthSGD
 from fedgmr.training.stacked.executor import MOST, StackedExecutor
 from training.test_stacked import DEVICE, HEAVY, RUNS, distance, objects_of
 
@@ -308,23 +309,35 @@ def narrow_clients_agree(run: Assembly) -> None:
 
 @RUNS
 @pytest.mark.parametrize("more", [{}, ADAM, {"optimizer": HEAVY}], ids=["sgd", "adam", "momentum"])
-@pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
-@pytest.mark.parametrize("scaler", [None, True, False])
+@pytest.mark.parametrize(
+    ("method", "local"),
+    [
+        *((method, {"scaler": scaler}) for method in ("heterofl", "fedrolex") for scaler in (None, True, False)),
+        ("heterofl", {"norm": "tracked", "scaler": False}),
+        ("fjord", {}),  # which has statistics for every width
+    ],
+)
 def test_narrow_clients_with_batch_norm_agree_with_the_plain_loop(
-    method: str, more: dict[str, Any], scaler: bool | None
+    method: str, local: dict[str, Any], more: dict[str, Any]
 ) -> None:
     task = residual(lambda: Residual(lambda channels: nn.BatchNorm2d(channels, eps=0.05)))
-    run = objects_of(task, method, steps=4, rules={"local": {"scaler": scaler}}, **more)
+    run = objects_of(task, method, steps=4, rules={"local": local}, **more)
     net = net_of(run)
     assert net is not None
-    assert isinstance(net.eps(0.05), Tensor) == (scaler is not False)  # a net with batch norm has it by itself
+    # A net with batch norm has the scaler by itself.
+    assert isinstance(net.eps(0.05), Tensor) == (method != "fjord" and local.get("scaler") is not False)
     narrow_clients_agree(run)
 
 
 @RUNS
 @pytest.mark.parametrize(
     ("task", "method"),
-    [(sequences(dropout=0.2), "heterofl"), (sequences(dropout=0.2), "fjord"), (residual(), "heterofl")],
+    [
+        (sequences(dropout=0.2), "heterofl"),
+        (sequences(dropout=0.2), "fjord"),
+        (residual(), "heterofl"),
+        (residual(), "fjord"),
+    ],
 )
 def test_bits_of_narrow_clients_do_not_depend_on_company(task: Task, method: str) -> None:
     results = [trained(objects_of(task, method, tf32=True, slots=slots, **ADAM), folds=True) for slots in (1, 2, None)]
@@ -431,7 +444,11 @@ def test_models_whose_narrow_networks_are_not_what_zeros_make_are_not_folded_by_
 def test_what_counts_its_channels_is_not_folded_by_width() -> None:
     plain = {"local": {"masked_loss": False}}
     assert net_of(objects_of(residual(Average))) is not None
-    assert net_of(objects_of(residual(), "fjord")) is None, "statistics of the widths"
+    assert net_of(objects_of(residual(), "heterofl", rules={"local": {"norm": "tracked"}})) is None, "divided ones"
+    rolling = training_of(objects_of(residual(), "fedrolex"))
+    tracked = replace(rolling, work=replace(rolling.work, rule=WidthSGD(norm="tracked", scaler=False)))
+    assert rolling.small() is not None
+    assert tracked.small() is None
     assert net_of(objects_of(residual(lambda: Residual(lambda channels: nn.GroupNorm(2, channels))), "fjord")) is None
     assert net_of(objects_of(sequences(), "heterofl", rules=plain)) is not None
 

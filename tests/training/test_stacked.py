@@ -103,11 +103,13 @@ def trained(run: Assembly, *, stacks: bool) -> list[Update]:
 
 
 def distance(found: Sequence[Update], wanted: Sequence[Update]) -> float:
-    """The largest between two updates of a client, of their length; also of their losses."""
+    """The largest between two updates of a client, of their length; also of their statistics and losses."""
     distances = []
     for one, other in zip(found, wanted, strict=True):
         assert (one.client, one.version, one.natural) == (other.client, other.version, other.natural)
+        assert one.buffers.shape == other.buffers.shape
         distances += [far(one.values, other.values), abs(float(one.loss) - float(other.loss))]
+        distances += [far(one.buffers, other.buffers)] if one.buffers.numel() else []
     return max(distances)
 
 

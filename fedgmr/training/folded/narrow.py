@@ -18,7 +18,8 @@ from fedgmr.seeding import borrowed_generator
 from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.channels.slicing import slice_module
 from fedgmr.submodels.inputs import replaced_forward
-from fedgmr.submodels.widths import kept_mask
+from fedgmr.submodels.layout import Layout
+from fedgmr.submodels.widths import kept_mask, levels_at
 from fedgmr.training.folded.plan import alike
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,10 @@ class SmallModules:
     plan: ChannelPlan
     widths: Sequence[float]  # by level
     scaled: bool  # in training hidden values are divided by the width
+
+    def buffer_levels(self, layout: Layout) -> Tensor:
+        """The smallest level that has each number of the buffers."""
+        return levels_at(self.plan, layout.buffers, self.widths)
 
     def are_what_zeros_make(self, model: nn.Module, example: Tensor) -> bool:
         """Whether a whole model learns what the narrowest does, with zeros for all other channels.
@@ -59,7 +64,9 @@ class SmallModules:
                 return False
         _redraw(large)
         small = slice_module(large, self.plan, kept, scale=1 / width if self.scaled else 1.0)
-        inside = {name: self._inside(name, parameter, kept) for name, parameter in large.named_parameters()}
+        places = Layout.of(large).parameters
+        levels = levels_at(self.plan, places, [width])
+        inside = {place.name: levels[place.start : place.stop].view(place.shape) == 0 for place in places}
         shares = {name: held.double() for name, held in inside.items()}
         with ExitStack() as changed:
             for path, layer in large.named_modules():
@@ -79,13 +86,6 @@ class SmallModules:
         return alike(whole, narrow, _ROUNDING) and alike(
             found, torch.cat([wanted[name].flatten() for name in inside]), _ROUNDING
         )
-
-    def _inside(self, name: str, parameter: Tensor, kept: Tensor) -> Tensor:
-        inside = torch.ones(parameter.shape, dtype=torch.bool)
-        for dim, axis in enumerate(self.plan.axes[name]):
-            if axis is not None:
-                inside &= kept[axis].view([-1 if i == dim else 1 for i in range(parameter.dim())])
-        return inside
 
 
 @torch.no_grad()

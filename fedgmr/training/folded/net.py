@@ -51,7 +51,8 @@ class FoldedNet(Rows):
         """Take memory for tasks of `work` with the model of `plan`."""
         assert work.rule.stacking is not None
         sgd = optimizer if isinstance(optimizer, SGD) else SGD()
-        super().__init__(plan.order, work, work.rule.stacking, sgd, most=most, buffers=plan.layout.buffer_size)
+        size, blocks = plan.layout.buffer_size, len(small.widths) if small is not None and work.rule.per_width else 1
+        super().__init__(plan.order, work, work.rule.stacking, sgd, most=most, buffers=blocks * size)
         self.plan, self.model = plan, plan.model.to(self.device).train()
         self.adam = optimizer if isinstance(optimizer, Adam) else None
         self.gradients = torch.zeros_like(self.weights)
@@ -67,6 +68,12 @@ class FoldedNet(Rows):
         widths = small.widths if small is not None and small.scaled else None
         self._squares = None if widths is None else torch.tensor(widths, device=self.device).square()
         self._statistics = {place.name: place for place in plan.layout.buffers}
+        # Of the step. Where sub-models are by width, they are taken from the clients' and brought back: what a narrow
+        # network does not have stays as it is, and there may be some for every width.
+        self._running, self._buffer_levels = self.buffers, None
+        if small is not None and size and work.rule.tracks_statistics:
+            self._running = torch.zeros((most, size), device=self.device)
+            self._buffer_levels = small.buffer_levels(plan.layout).to(self.device)
         head = _head_of(plan, work)
         self._head = None if head is None else Head(self, head)
         self.absent = work.rule.masked_loss  # clients lack classes, named in the table
@@ -101,8 +108,6 @@ class FoldedNet(Rows):
         if not isinstance(optimizer, SGD | Adam) or not (optimizer.plain or stacking.mode != "threshold"):
             return None
         if work.order.batch_size > _MOST_SAMPLES:
-            return None
-        if small is not None and layout.buffers and work.rule.tracks_statistics:  # by width, they have more places
             return None
         example, untouched = work.task.example(_TRIED), None if small is None else copy.deepcopy(model)
         plan = FoldPlan.of(model, layout, example)
@@ -141,7 +146,23 @@ class FoldedNet(Rows):
     def statistic(self, name: str) -> Tensor:
         """A buffer of every client [count, ...]."""
         place = self._statistics[name]
-        return self.buffers[: self.count, place.start : place.stop].view(self.count, *place.shape)
+        return self._running[: self.count, place.start : place.stop].view(self.count, *place.shape)
+
+    @contextmanager
+    def _own_statistics(self, limits: Tensor, count: int) -> Iterator[None]:
+        """Those of the clients' widths are moved within."""
+        if self._buffer_levels is None:
+            yield
+            return
+        present, size = limits[:count].long(), self._running.shape[1]
+        blocks = self.buffers[:count].view(count, -1, size)
+        first = present if blocks.shape[1] > 1 else torch.zeros_like(present)
+        at = first.view(-1, 1, 1).expand(-1, 1, size)
+        before = blocks.gather(1, at)
+        self._running[:count] = before[:, 0]
+        yield
+        held = self._buffer_levels <= present[:, None]
+        blocks.scatter_(1, at, torch.where(held, self._running[:count], before[:, 0])[:, None])
 
     def next_draw(self) -> int:
         """A number for the next layer that draws, from 0 in every step."""
@@ -180,7 +201,8 @@ class FoldedNet(Rows):
         limits, grid = self.limits[number], (cdiv(self.row, _SIZE), count)
         self._present = limits
         self.show(limits, count)
-        self.losses[:count].add_(self._losses(inputs, targets, count), alpha=1 / self.steps)
+        with self._own_statistics(limits, count):
+            self.losses[:count].add_(self._losses(inputs, targets, count), alpha=1 / self.steps)
         if self.adam is None:
             kernels.reduce_step[grid](
                 self.gradients, *self.descent(limits), self.row, 0, 1, self.row, *self.rules, _SIZE
@@ -247,7 +269,7 @@ class FoldedNet(Rows):
         self.show(self._present, count)
         self.gradients.zero_()
         self._seeds.zero_()
-        self.buffers.zero_()
+        self._running.zero_()
         if not captured:
             return self._losses(inputs, targets, count), self.gradients[:count].clone()
         graph = torch.cuda.CUDAGraph()

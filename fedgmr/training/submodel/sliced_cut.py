@@ -14,7 +14,7 @@ from fedgmr.submodels.channels.plan import ChannelPlan
 from fedgmr.submodels.channels.slicing import slice_module
 from fedgmr.submodels.layout import Layout
 from fedgmr.submodels.levels import Ladder, LevelMap
-from fedgmr.submodels.widths import WidthRule, kept_mask, widths_for
+from fedgmr.submodels.widths import WidthRule, kept_mask, levels_at, widths_for
 from fedgmr.training.chains import Chain
 from fedgmr.training.submodel.cut import Cut
 from fedgmr.training.submodel.flat_module import FlatModule
@@ -81,17 +81,6 @@ class SlicedCutter:
             layout = Layout.of(small)
             prepared = small if self.prepare is None else self.prepare(small)
             module = FlatModule(prepared, layout, self.device, channels_last=self.channels_last)
-            entries = self._buffer_entries(kept).to(self.device)
+            entries = torch.nonzero(levels_at(self.plan, self.layout.buffers, [width]) == 0).view(-1).to(self.device)
             self._modules[level] = module, entries + (level * self.layout.buffer_size if self.per_width else 0)
         return self._modules[level]
-
-    def _buffer_entries(self, kept: Tensor) -> Tensor:
-        """Find the entries of the full buffer vector that the small module has, in its order."""
-        entries = []
-        for place in self.layout.buffers:
-            chosen = torch.ones(place.shape, dtype=torch.bool)
-            for dim, axis in enumerate(self.plan.axes[place.name]):
-                if axis is not None:
-                    chosen &= kept[axis].view([-1 if i == dim else 1 for i in range(len(place.shape))])
-            entries.append(place.start + torch.nonzero(chosen.view(-1)).view(-1))
-        return torch.cat(entries) if entries else torch.empty(0, dtype=torch.int64)
