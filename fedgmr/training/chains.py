@@ -80,12 +80,16 @@ def _pool_first(chain: nn.Sequential) -> None:
 
 
 def _with_channels_last(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Hand images [n, channels, height, width] on with the channels of a pixel side by side."""
-    images = inputs[0] if inputs else None  # given by name
+    """Hand images on with the channels of a pixel side by side."""
+    return (channels_last(inputs[0]), *inputs[1:]) if inputs else inputs  # none: given by name
+
+
+def channels_last(images: Any) -> Any:
+    """Images [n, channels, height, width] with the channels of a pixel side by side; anything else as it is."""
     if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
-        return inputs
+        return images
     if images.shape[1] > 1:
-        return (images.contiguous(memory_format=torch.channels_last), *inputs[1:])
+        return images.contiguous(memory_format=torch.channels_last)
     # One channel lies both ways. Layers go by the strides, and contiguous() would leave them as they are.
     height, width = images.shape[2:]
-    return (images.contiguous().as_strided(images.shape, (height * width, 1, width, 1)), *inputs[1:])
+    return images.contiguous().as_strided(images.shape, (height * width, 1, width, 1))

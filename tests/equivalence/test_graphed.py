@@ -242,6 +242,11 @@ def test_a_model_that_is_evaluated_keeps_its_mode() -> None:
     assert fuse(model, evaluated=True) is model
     assert model.training
     assert fuse(model) is not model, "a trace of it in training does for training"
+    model.eval()
+    evaluated = fuse(model, trained=False, evaluated=True)
+    assert evaluated is not model, "a trace of it in evaluation does for evaluation"
+    assert not model.training
+    assert "training = False" in evaluated.code, "and drops nothing"
     plain = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Dropout(0.5))
     assert fuse(plain, evaluated=True) is not plain, "a layer looks at its own mode"
 

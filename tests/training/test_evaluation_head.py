@@ -16,7 +16,7 @@ from fedgmr.training.evaluation import evaluator as module
 from fedgmr.training.evaluation import head
 from fedgmr.training.evaluation.evaluator import Evaluator
 from fedgmr.training.evaluation.head import Head, last_linear
-from fedgmr.training.execution import TRITON
+from fedgmr.training.execution import TRITON, ExecutionSettings
 from training.folded_clients import DEVICE, RUNS, draw, far
 
 if TRITON:
@@ -125,10 +125,11 @@ def test_metrics_and_losses_are_those_of_written_outputs(
     also = [named(metric, number) for number, metric in enumerate(LEADING)]
     task = tokens(model, loss, also, one=loss is functional.cross_entropy).to(torch.device(DEVICE))
     layout = task.layout()
-    written = Evaluator(task, layout, batch=40)
+    exact = ExecutionSettings(tf32=False)
+    written = Evaluator(task, layout, batch=40, execution=exact)
     assert written._head is None, "few classes"
     monkeypatch.setattr(head, "LEAST_CLASSES", 10)
-    unwritten = Evaluator(task, layout, batch=40)
+    unwritten = Evaluator(task, layout, batch=40, execution=exact)
     unwritten._head = Head.of(task, unwritten.module, precision="ieee")
     assert unwritten._head is not None
     weights, nothing = layout.flatten(task.initial_model(3)), torch.empty(0, device=DEVICE)

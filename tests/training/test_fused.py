@@ -10,7 +10,10 @@ import torch
 from torch import nn
 from torch.nn.functional import max_pool2d, relu
 
-from fedgmr.training.execution import TRITON
+from fedgmr.tasks.task import Task
+from fedgmr.training.evaluation import evaluator
+from fedgmr.training.evaluation.evaluator import Evaluator
+from fedgmr.training.execution import TRITON, ExecutionSettings
 from fedgmr.training.graphed import fused
 from fedgmr.training.thresholds import Dropping
 
@@ -109,6 +112,33 @@ def test_what_cannot_be_fused_stays() -> None:
     hooked = net()
     hooked[0].register_forward_hook(lambda *_: None)
     assert fused.fuse(hooked) is hooked
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="evaluators fuse on a CUDA device")
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_evaluator_fuses_and_measures_the_same(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def model() -> nn.Module:
+        first = [
+            nn.Conv2d(channels, 6, 3, padding=1),
+            nn.BatchNorm2d(6),
+            nn.Conv2d(6, 8, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+        return nn.Sequential(*first, nn.Flatten(), nn.Dropout(), nn.Linear(72, 4))
+
+    samples = torch.randn(50, channels, 8, 8), torch.arange(50) % 4
+    task = Task(name="t", model=model, train=samples, test=samples).to(torch.device(DEVICE))
+    layout, exact = task.layout(), ExecutionSettings(tf32=False)
+    weights, buffers = layout.flatten(task.initial_model(3)), layout.flatten_buffers(task.initial_model(3))
+    found = Evaluator(task, layout, validation=task.test, execution=exact)
+    assert found._computed_by is not found.module
+    monkeypatch.setattr(evaluator, "TRITON", False)
+    plain = Evaluator(task, layout, validation=task.test, execution=exact)
+    assert plain._computed_by is plain.module
+    measured = [each.test(weights.to(DEVICE), buffers.to(DEVICE)).values for each in (found, plain)]
+    assert measured[0] == pytest.approx(measured[1], rel=1e-5)
+    assert list(found.state(weights, buffers)) == list(task.initial_model(0).state_dict())
 
 
 class Clipped(nn.Module):

@@ -18,11 +18,12 @@ from fedgmr.submodels.layout import Layout, lies_channels_last
 from fedgmr.tasks.metrics import Count, Metric, mean, summed
 from fedgmr.tasks.samples import Samples
 from fedgmr.tasks.task import Task
-from fedgmr.training.chains import Chain
+from fedgmr.training.chains import Chain, channels_last
 from fedgmr.training.evaluation.head import Head
 from fedgmr.training.evaluation.replayed import Replayed, Sums
 from fedgmr.training.evaluation.statistics import BatchNorms, Norm
-from fedgmr.training.execution import ExecutionSettings
+from fedgmr.training.execution import TRITON, ExecutionSettings
+from fedgmr.training.graphed.fused import fuse
 from fedgmr.transfer import Fetched
 
 _ON_CUDA = 4  # times the task's evaluation batch: fewer and larger kernels
@@ -98,14 +99,19 @@ class Evaluator:
         device = task.test.device
         self.task, self.layout, self.execution = task, layout, execution or ExecutionSettings()
         self.validation = validation
-        self._channels_last = device.type == "cuda" and lies_channels_last(layout)
+        on_gpu = device.type == "cuda"
         self.module = task.initial_model(seed).to(device).eval()
-        if (chain := Chain.of(self.module)) is not None:
+        self._computed_by = self.module  # has its layers
+        if on_gpu and TRITON and layout.dtype == torch.float32:  # the kernels compute in float32
+            self._computed_by = fuse(self.module, trained=False, evaluated=True)
+        fused = self._computed_by is not self.module
+        self._channels_last = fused or (on_gpu and lies_channels_last(layout))
+        if not fused and (chain := Chain.of(self.module)) is not None:
             chain.arrange()
         self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
         self.buffers = torch.zeros(layout.buffer_size, dtype=layout.dtype, device=device)
         layout.bind(self.module, self.flat, self.buffers)
-        precision, on_gpu = "tf32" if self.execution.tf32 else "ieee", device.type == "cuda"
+        precision = "tf32" if self.execution.tf32 else "ieee"
         self._head = Head.of(task, self.module, precision=precision) if on_gpu else None
         times = _ON_CUDA * (1 if self._head is None else _UNWRITTEN)
         self.batch = batch or task.evaluation_batch * (times if on_gpu else 1)
@@ -113,7 +119,7 @@ class Evaluator:
         self._norm: Norm = "running" if norm == "rebuilt" and validation is None else norm
         self._programs: dict[str, Callable[[], Sums]] = {}
         self._lazy = task.test.lazy or (validation is not None and validation.lazy)  # a graph would not read again
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def test(self, model: Tensor, buffers: Tensor) -> Measurement:
         """Start to measure on the test set; the caller keeps the model unchanged, but need not keep it."""
@@ -215,10 +221,10 @@ class Evaluator:
 
     def _outputs(self, inputs: Inputs) -> Tensor:
         prepared = self.task.inputs(inputs)
-        if self._channels_last and isinstance(prepared, Tensor) and prepared.dim() == 4:
-            prepared = prepared.contiguous(memory_format=torch.channels_last)
+        if self._channels_last:
+            prepared = channels_last(prepared)
         with self.execution.number_formats(self.flat.device, training=False):
-            return outputs_of(self.module, prepared)
+            return outputs_of(self._computed_by, prepared)
 
     def _load(self, model: Tensor, buffers: Tensor) -> None:
         self.flat.copy_(model)

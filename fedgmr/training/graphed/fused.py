@@ -68,20 +68,22 @@ def _conv_relu_pool(inputs: Tensor, weight: Tensor, bias: Tensor, pool: bool, *g
     return functional.max_pool2d(outputs, 2) if pool and not even else outputs
 
 
-def fuse(model: nn.Module, *, evaluated: bool = False) -> nn.Module:
-    """Fuse the model's convolutions with what follows them, where possible; parameters keep their names.
+def fuse(model: nn.Module, *, trained: bool = True, evaluated: bool = False) -> nn.Module:
+    """Fuse the model's convolutions with what follows them, where possible; the layers and parameters are its own.
 
-    A trace is of a model in training. One that is `evaluated`, too, is fused only if it computes the same way then.
+    A trace is of one mode: a model that is `trained` and `evaluated` is fused only if it computes the same way in both.
     """
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         return model
+    before = model.training
     try:
-        traced = fx.symbolic_trace(model.train())
-        differs = evaluated and fx.symbolic_trace(model.eval()).code != traced.code
+        used = [mode for mode, wanted in ((True, trained), (False, evaluated)) if wanted]
+        traced, *others = [fx.symbolic_trace(model.train(mode)) for mode in used]
     except Exception:  # a model that cannot be traced computes as it is
         return model
     finally:
-        model.train()
+        model.train(before)
+    differs = any(other.code != traced.code for other in others)
     if differs or not [node for node in list(traced.graph.nodes) if _fuse(traced, node)]:
         return model
     traced.recompile()
