@@ -206,11 +206,11 @@ def test_kept_momentum_of_folded_clients() -> None:
 
 @RUNS
 @pytest.mark.parametrize(
-    ("ranks", "derivative", "norm"),
-    [("everything", True, "batch"), ("everything", False, "tracked"), ("prunable", True, "tracked"),
-     ("prunable", False, "batch")],
+    ("ranks", "derivative", "norm", "training"),
+    [("everything", True, "batch", {}), ("everything", False, "tracked", {}), ("prunable", True, "tracked", {}),
+     ("prunable", False, "batch", {}), ("everything", True, "batch", ADAM), ("prunable", False, "tracked", ADAM)],
 )  # fmt: skip
-def test_thresholds_of_folded_clients(ranks: Ranks, derivative: bool, norm: str) -> None:
+def test_thresholds_of_folded_clients(ranks: Ranks, derivative: bool, norm: str, training: dict[str, Any]) -> None:
     def model() -> Residual:
         net = Residual()
         for conv in (net.first, net.second):
@@ -220,7 +220,7 @@ def test_thresholds_of_folded_clients(ranks: Ranks, derivative: bool, norm: str)
 
     local = {"ranks": ranks, "derivative": derivative, "norm": norm}
     rules = {"ranking": {"ranks": ranks, "floor": 0.02}, "local": local}
-    run = objects_of(residual(model), "fiarse", rules=rules, steps=4)
+    run = objects_of(residual(model), "fiarse", rules=rules, steps=4, **training)
     tasks, executor = run.server.tasks(range(3), 0.0), folded(run)
     found, wanted = executor.train(tasks), run.fleet.executor.train(tasks)
     assert distance(found, wanted) <= 2e-5
@@ -234,15 +234,15 @@ def test_thresholds_of_folded_clients(ranks: Ranks, derivative: bool, norm: str)
     for task, theta in zip(tasks, net.thetas, strict=False):
         assert float(theta) == float(task.model[ranked & task.levels.mask(task.level)].abs().min()) > 0
     fallen = (net.fallen[:3] != 0)[:, net.inverse.long()]
-    assert bool(fallen.any(1).all()), "every client has some"
+    assert bool(fallen.any() if training else fallen.any(1).all()), "with Adam's small steps not every client has some"
     assert not bool(fallen[:, ~ranked].any())
     again = executor.train(tasks)
     assert all(torch.equal(a.values, b.values) for a, b in zip(found, again, strict=True)), "they are forgotten"
 
 
 @RUNS
-@pytest.mark.parametrize("optimizer", [{"momentum": 0.5}, {"weight_decay": 0.1}, ADAM["optimizer"]])
-def test_thresholds_are_folded_with_plain_sgd_alone(optimizer: dict[str, Any]) -> None:
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.5}, {"weight_decay": 0.1}])
+def test_thresholds_are_not_folded_with_momentum_or_decay(optimizer: dict[str, Any]) -> None:
     assert net_of(objects_of(residual(), "fiarse", optimizer={"kind": "sgd", **optimizer})) is None
     assert net_of(objects_of(residual(), optimizer={"kind": "sgd", **optimizer})) is not None
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedgmr.training.execution import TRITON
 from fedgmr.training.optimizers import Adam
+from fedgmr.training.thresholds import Dropping
 from training.folded_clients import DEVICE, RUNS, draw, far
 
 if TRITON:
@@ -72,8 +73,9 @@ def test_adam_moves_as_in_torch() -> None:
     for number, gradients in enumerate(given_all):
         told = adam.numbers(Adam(beta1=0.8, beta2=0.99), number + 1)
         adam.step[(2, CLIENTS)](
-            weights, gradients, levels, limits, rates, means, squares, ROW, *told, number == 0, SIZE
-        )
+            weights, gradients, levels, weights, limits, rates, rates, means, squares, ROW, *told, number == 0, "all",
+            False, SIZE,
+        )  # fmt: skip
     for client, rate in enumerate(RATES):
         wanted = start[client].double().requires_grad_()
         optimizer = torch.optim.Adam([wanted], lr=rate, betas=(0.8, 0.99), eps=1e-8)
@@ -85,6 +87,43 @@ def test_adam_moves_as_in_torch() -> None:
         assert torch.equal(weights[client][~kept], start[client][~kept])
         assert bool((means[client][~kept] == 0.0).all())
         assert bool((squares[client][~kept] == 0.0).all())
+
+
+@RUNS
+@pytest.mark.parametrize("derivative", [True, False])
+def test_what_adam_drops_goes_on_moving_and_comes_back(derivative: bool) -> None:
+    weights, levels, limits, rates = drawn()
+    levels[levels == 2] = 1  # 1: has a threshold, 0: has none
+    weights[levels == 255] = 0.0
+    thetas = torch.tensor((0.05, 0.01, 0.1), device=DEVICE)
+    whole = torch.where(
+        (levels == 1) & (weights.abs() < thetas[:, None]), weights.sign() * 1.7 * thetas[:, None], weights
+    )
+    weights, start = whole.clone(), whole.clone()
+    fallen, means, squares = (torch.zeros_like(weights) for _ in range(3))
+    optimizer, returned = Adam(beta1=0.8, beta2=0.99), 0
+    mean, square = (torch.zeros_like(whole, dtype=torch.float64) for _ in range(2))
+    whole = whole.double()
+    theta = torch.where(levels == 1, thetas[:, None], 0.0)
+    for number in range(6):
+        gradients, told = given(number, levels < 255), adam.numbers(optimizer, number + 1)
+        adam.step[(2, CLIENTS)](
+            weights, gradients, levels, fallen, limits, thetas, rates, means, squares, ROW, *told, number == 0,
+            "threshold", derivative, SIZE,
+        )  # fmt: skip
+        factor = torch.stack(
+            [Dropping.factor(*each, derivative=derivative) for each in zip(whole, theta.double(), strict=True)]
+        )
+        gradient, before = gradients.double().where(levels < 255, 0.0) * factor, whole.abs() < theta
+        mean, square = 0.8 * mean + 0.2 * gradient, 0.99 * square + 0.01 * gradient**2
+        root = (square / (1 - 0.99 ** (number + 1))).sqrt() + 1e-8
+        whole = torch.where(levels < 255, whole - rates[:, None] / (1 - 0.8 ** (number + 1)) * mean / root, whole)
+        returned += int((before & (whole.abs() >= theta)).sum())
+        assert torch.equal((fallen != 0) & (weights != 0), torch.zeros_like(levels, dtype=torch.bool))
+    assert returned > 0
+    assert far(weights + fallen, whole) <= 1e-5
+    assert torch.equal(weights[levels == 255], start[levels == 255])
+    assert torch.equal(fallen != 0, (whole.abs() < theta) & (levels < 255))
 
 
 @RUNS

@@ -3,12 +3,16 @@
 Weights, gradients and moments are matrices of the same shape, a client in each row. A step moves the weights whose
 level is within the client's limit, and their moments; the others keep their bits, whatever their gradients hold. The
 formulas are those of `fedgmr/training/optimizers.py`.
+
+With thresholds (FIARSE) what has fallen below its client's is put by, and zero takes its place in products. Unlike with
+plain SGD it goes on moving, because its moments are not zero, and may come back.
 """
 
 import triton
 import triton.language as tl
 
 from fedgmr.training.optimizers import Adam
+from fedgmr.training.stacked.kernels import NOWHERE
 
 
 def numbers(adam: Adam, taken: int) -> tuple[float, ...]:
@@ -19,8 +23,8 @@ def numbers(adam: Adam, taken: int) -> tuple[float, ...]:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def step(  # type: ignore[no-untyped-def]
-    weights, gradients, levels, limits, rates, means, squares, row, news, beta2, square_news, eps, mean_share,
-    root_share, FIRST: tl.constexpr, SIZE: tl.constexpr,
+    weights, gradients, levels, fallen, limits, thetas, rates, means, squares, row, news, beta2, square_news, eps,
+    mean_share, root_share, FIRST: tl.constexpr, MODE: tl.constexpr, DERIVATIVE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """A block of a client's weights; the FIRST step of a task reads no moments and sets all.
 
@@ -30,9 +34,19 @@ def step(  # type: ignore[no-untyped-def]
     place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     inside = place < row
     at = client * row + place
-    taken = tl.load(levels + at, mask=inside, other=255).to(tl.int32) <= tl.load(limits + client)
+    level = tl.load(levels + at, mask=inside, other=NOWHERE).to(tl.int32)
     weight = tl.load(weights + at, mask=inside, other=0.0)
     gradient = tl.load(gradients + at, mask=inside, other=0.0)
+    if MODE == "threshold":
+        taken = level < NOWHERE
+        theta = tl.where(level > 0, tl.load(thetas + client), 0.0)
+        weight += tl.load(fallen + at, mask=inside, other=0.0)  # one of the two is zero
+        if DERIVATIVE:
+            share = theta / tl.maximum(tl.abs(weight) + theta, 1.17549435e-38)
+            gradient = gradient * (1.0 + 2.0 * share * (1.0 - share))  # 1 - share: the magnitude's
+        gradient = tl.where(tl.abs(weight) >= theta, gradient, 0.0)
+    else:
+        taken = level <= tl.load(limits + client)
     if FIRST:
         mean = tl.zeros([SIZE], tl.float32)
         square = tl.zeros([SIZE], tl.float32)
@@ -44,5 +58,9 @@ def step(  # type: ignore[no-untyped-def]
     tl.store(means + at, tl.where(taken, new_mean, mean), mask=inside)
     tl.store(squares + at, tl.where(taken, new_square, square), mask=inside)
     root = tl.sqrt(new_square) / root_share + eps
-    moved = weight - tl.load(rates + client) / mean_share * (new_mean / root)
-    tl.store(weights + at, tl.where(taken, moved, weight), mask=inside)
+    moved = tl.where(taken, weight - tl.load(rates + client) / mean_share * (new_mean / root), weight)
+    if MODE == "threshold":
+        falls = tl.abs(moved) < theta
+        tl.store(fallen + at, tl.where(falls, moved, 0.0), mask=inside)
+        moved = tl.where(falls, 0.0, moved)
+    tl.store(weights + at, moved, mask=inside)

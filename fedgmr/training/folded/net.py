@@ -104,8 +104,10 @@ class FoldedNet(Rows):
         stacking, exact = work.rule.stacking, work.execution.autocast == "none" and work.held_out is None
         if not TRITON or not exact or stacking is None or stacking.narrow != (small is not None):
             return None
-        # What has fallen below a threshold would have to go on with its velocity or its moments.
-        if not isinstance(optimizer, SGD | Adam) or not (optimizer.plain or stacking.mode != "threshold"):
+        if not isinstance(optimizer, SGD | Adam):
+            return None
+        # What has fallen below a threshold would have to go on with its velocity.
+        if isinstance(optimizer, SGD) and not optimizer.plain and stacking.mode == "threshold":
             return None
         if work.order.batch_size > _MOST_SAMPLES:
             return None
@@ -209,8 +211,8 @@ class FoldedNet(Rows):
             )
         else:
             adam.step[grid](
-                self.weights, self.gradients, self.levels, limits, self.rates, *self.moments, self.row,
-                *adam.numbers(self.adam, number + 1), number == 0, _SIZE,
+                self.weights, self.gradients, self.levels, self.fallen, limits, self.thetas, self.rates, *self.moments,
+                self.row, *adam.numbers(self.adam, number + 1), number == 0, *self.rules[:2], _SIZE,
             )  # fmt: skip
         self._seeds[:count].add_(1)
 

@@ -27,7 +27,7 @@ _ZEROED = tl.constexpr(4)
 _MODEL, _LEVELS, _LEVEL, _ORDER, _COUNT, _VALUES, _ABSENT, _, _MEMORY, _KEPT, _ = (
     tl.constexpr(int(column)) for column in Column
 )
-_NOWHERE = tl.constexpr(255)  # the level of what is in no sub-model of the client's
+NOWHERE = tl.constexpr(255)  # the level of what is in no sub-model of the client's
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -47,7 +47,7 @@ def lay_out(  # type: ignore[no-untyped-def]
     where = tl.load(row + _LEVELS).to(tl.pointer_type(tl.uint8))
     own = tl.load(row + _LEVEL).to(tl.int32)
     coordinate = tl.load(order + at, mask=at < size, other=-1)
-    level = tl.load(where + coordinate, mask=coordinate >= 0, other=_NOWHERE).to(tl.int32)
+    level = tl.load(where + coordinate, mask=coordinate >= 0, other=NOWHERE).to(tl.int32)
     inside = (coordinate >= 0) & (level <= own)
     value = tl.load(model + coordinate, mask=inside, other=0.0)
     to = client.to(tl.int64) * size + at
@@ -56,7 +56,7 @@ def lay_out(  # type: ignore[no-untyped-def]
         level = tl.load(ranked + at, mask=at < size, other=0).to(tl.int32)
         smallest = tl.min(tl.where(inside & (level > 0), tl.abs(value), float("inf")), 0)
         tl.atomic_min(least + client, smallest.to(tl.int32, bitcast=True))
-    tl.store(levels + to, tl.where(inside, level, _NOWHERE).to(tl.uint8), mask=at < size)
+    tl.store(levels + to, tl.where(inside, level, NOWHERE).to(tl.uint8), mask=at < size)
     if MOMENTUM > 0.0:
         memory = tl.load(row + _MEMORY)
         velocity = tl.zeros([SIZE], tl.float32)
@@ -127,7 +127,7 @@ def find_range(  # type: ignore[no-untyped-def]
     least = tl.load(levels + bias_at + output).to(tl.int32)
     for start in range(0, depth, SIZE):
         part = start + tl.arange(0, SIZE)
-        level = tl.load(levels + weight_at + output * depth + part, mask=part < depth, other=_NOWHERE).to(tl.int32)
+        level = tl.load(levels + weight_at + output * depth + part, mask=part < depth, other=NOWHERE).to(tl.int32)
         least = tl.minimum(least, tl.min(level, 0))
     if least <= limit:
         tl.atomic_min(first + client, output)
@@ -170,7 +170,7 @@ def select(weights, levels, limits, alive, size, SIZE: tl.constexpr):  # type: i
     client = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     to = client * size + at
-    taken = tl.load(levels + to, mask=at < size, other=_NOWHERE).to(tl.int32) <= tl.load(limits + client)
+    taken = tl.load(levels + to, mask=at < size, other=NOWHERE).to(tl.int32) <= tl.load(limits + client)
     tl.store(alive + to, tl.load(weights + to, mask=taken, other=0.0), mask=at < size)
 
 
@@ -182,7 +182,7 @@ def _descend(  # type: ignore[no-untyped-def]
     """A step of SGD for the weights at `at`; FOURS: velocities lie side by side, and are written four at a time."""
     taken = level.to(tl.int32) <= limit
     if MODE == "threshold":
-        taken = level < _NOWHERE
+        taken = level < NOWHERE
         theta = tl.where(level > 0, theta, 0.0)
     if DERIVATIVE:
         share = theta / tl.maximum(tl.abs(weight) + theta, 1.17549435e-38)
@@ -201,7 +201,7 @@ def _descend(  # type: ignore[no-untyped-def]
     if MODE == "threshold":
         falls = inside & taken & (tl.abs(moved) < theta)
         tl.store(fallen + at, moved, mask=falls)
-        tl.store(levels + at, tl.full(falls.shape, _NOWHERE, tl.uint8), mask=falls)
+        tl.store(levels + at, tl.full(falls.shape, NOWHERE, tl.uint8), mask=falls)
         moved = tl.where(falls, 0.0, moved)
     tl.store(weights + at, moved, mask=inside)
 
@@ -486,14 +486,14 @@ def conv_step(  # type: ignore[no-untyped-def]
         rate = tl.load(rates + client)
         to += weight_at
         weight = tl.load(weights + to, mask=inside, other=0.0)
-        level = tl.load(levels + to, mask=inside, other=_NOWHERE)
+        level = tl.load(levels + to, mask=inside, other=NOWHERE)
         _descend(
             weights, levels, fallen, velocities, to, inside, weight, level, sums, rate, limit, theta,
             MODE, DERIVATIVE, MOMENTUM, DECAY, False,
         )  # fmt: skip
         to_bias = bias_at + output
         bias = tl.load(weights + to_bias, mask=mine, other=0.0)
-        its_level = tl.load(levels + to_bias, mask=mine, other=_NOWHERE)
+        its_level = tl.load(levels + to_bias, mask=mine, other=NOWHERE)
         _descend(
             weights, levels, fallen, velocities, to_bias, mine, bias, its_level, bias_sum, rate, limit, theta,
             MODE, DERIVATIVE, MOMENTUM, DECAY, False,
@@ -509,7 +509,7 @@ def reduce_step(  # type: ignore[no-untyped-def]
     client = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     inside = at < span
-    level = tl.load(levels + client * size + weight_at + at, mask=inside, other=_NOWHERE)
+    level = tl.load(levels + client * size + weight_at + at, mask=inside, other=NOWHERE)
     gradient = tl.zeros([SIZE], tl.float32)
     for split in range(0, splits):
         gradient += tl.load(parts + (client * splits + split) * span + at, mask=inside, other=0.0)
@@ -588,7 +588,7 @@ def linear_step(  # type: ignore[no-untyped-def]
         to = weight_at + output[:, None] * inputs_count + column[None, :]
         known = there[:, None] & given[None, :]
         weight = tl.load(weights + to, mask=known, other=0.0)
-        level = tl.load(levels + to, mask=known, other=_NOWHERE)
+        level = tl.load(levels + to, mask=known, other=NOWHERE)
         if not FIRST:
             read = tl.load(alive + client * size + to, mask=known, other=0.0) if MODE == "level" else weight
             sums = tl.dot(slope, read, sums, input_precision=PRECISION)
@@ -600,7 +600,7 @@ def linear_step(  # type: ignore[no-untyped-def]
         if tl.program_id(0) == 0:
             to_bias = bias_at + output
             bias = tl.load(weights + to_bias, mask=there, other=0.0)
-            its_level = tl.load(levels + to_bias, mask=there, other=_NOWHERE)
+            its_level = tl.load(levels + to_bias, mask=there, other=NOWHERE)
             bias_sum = tl.sum(slope, 0)
             _descend(
                 weights, levels, fallen, velocities, to_bias, there, bias, its_level, bias_sum, rate, limit, theta,
