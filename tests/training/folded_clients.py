@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedgmr.training.execution import TRITON
+from fedgmr.training.stacked.convolution import Ranges
 
 DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
 RUNS = pytest.mark.skipif(
@@ -27,6 +28,18 @@ def in_rows(values: Tensor) -> Tensor:
     matrix = torch.full((clients + 1, length), 7.0, device=values.device)
     view = matrix[:clients].as_strided(values.shape, (length, *values[0].contiguous().stride()), 16)
     return view.copy_(values)
+
+
+def ranged(given: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> Ranges:
+    """Channels of clients: from the first to before the last, of the inputs and of the outputs."""
+    lying = [torch.tensor(ends, dtype=torch.int32, device=DEVICE).t().contiguous() for ends in (given, wanted)]
+    return Ranges(*lying, len(given), narrow=True)
+
+
+def held(ends: list[tuple[int, int]], count: int) -> Tensor:
+    """Which of `count` channels these clients have, bool [clients, count]."""
+    channel = torch.arange(count, device=DEVICE)
+    return torch.stack([(channel >= first) & (channel < last) for first, last in ends])
 
 
 def far(found: Tensor, wanted: Tensor) -> float:

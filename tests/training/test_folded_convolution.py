@@ -10,7 +10,7 @@ from torch.nn import functional
 from fedgmr.training.folded import convolution
 from fedgmr.training.folded.convolution import ConvProducts
 from fedgmr.training.stacked.plan import Conv
-from training.folded_clients import DEVICE, RUNS, far
+from training.folded_clients import DEVICE, RUNS, far, held, ranged
 
 CLIENTS, BATCH = 3, 2
 
@@ -143,6 +143,28 @@ def test_the_same_bits_however_many_there_are(case: Case, precision: str, monkey
     for i in range(CLIENTS):
         for one, other in zip(stack.computed(products, slice(i, i + 1)), together, strict=True):
             assert torch.equal(one[0], other[i])
+
+
+@RUNS
+@pytest.mark.parametrize("case", [CASES[0], Case(40, 70, 3, 2, 1, 6, 6, bias=True)], ids=str)
+def test_what_clients_do_not_have_is_left_out(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut(monkeypatch)
+    given = [(0, case.inputs), (case.inputs // 2, case.inputs), (0, 1)]
+    wanted = [(0, 5), (case.outputs - 3, case.outputs), (0, case.outputs)]
+    stack, products, ranges = Stack(case), case.products(), ranged(given, wanted)
+    weights, biases = stack.parts(stack.matrix)
+    inside = held(wanted, case.outputs)[:, :, None, None, None] & held(given, case.inputs)[:, None, None, None]
+    weights.mul_(inside)
+    if biases is not None:
+        biases.mul_(held(wanted, case.outputs))
+    gradients = torch.full_like(stack.matrix, 5.0)
+    products.weight_gradient(stack.x, stack.dy, gradients, ranges)
+    forward = products.forward(stack.x, stack.matrix, ranges)
+    found = [forward, products.input_gradient(stack.dy, stack.matrix, ranges)]
+    assert_near(found, stack.wanted()[:2], 2e-6)
+    inside = inside.expand(weights.shape)
+    mine, expected = (stack.parts(each)[0][inside] for each in (gradients, stack.wanted()[2]))
+    assert far(mine, expected) <= 2e-6
 
 
 def test_a_client_keeps_a_device_busy_in_every_layer_of_resnet18() -> None:

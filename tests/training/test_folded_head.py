@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedgmr.training.execution import TRITON
-from training.folded_clients import DEVICE, RUNS, draw, far, in_rows, outside
+from training.folded_clients import DEVICE, RUNS, draw, far, held, in_rows, outside, ranged
 
 if TRITON:
     from fedgmr.training.folded import head
@@ -105,7 +105,7 @@ def test_absent_classes_count_as_zero(written: bool, monkeypatch: pytest.MonkeyP
     absent = torch.rand((3, 150), generator=torch.Generator().manual_seed(9)).to(DEVICE) < 0.4
     absent.scatter_(1, targets.where(weights > 0, 0), False)
     dw, db = in_rows(torch.zeros_like(w)), in_rows(torch.zeros_like(b))
-    loss, kept = head.forward(hidden, w, b, targets, weights, "ieee", absent)
+    loss, kept = head.forward(hidden, w, b, targets, weights, "ieee", absent=absent)
     head.weight_gradients(kept, hidden, w, b, dw, db, "ieee")
     found = [loss, head.input_gradients(kept, w, "ieee"), dw, db]
     leaves = [part.double().requires_grad_() for part in (hidden, w, b)]
@@ -115,3 +115,26 @@ def test_absent_classes_count_as_zero(written: bool, monkeypatch: pytest.MonkeyP
     for one, other in zip(found, [wanted, *torch.autograd.grad(wanted.sum(), leaves)], strict=True):
         assert far(one, other) <= 1e-5
     assert not bool(dw[absent].any()), "what is absent has no gradient"
+
+
+@RUNS
+@pytest.mark.parametrize("written", [True, False])
+def test_what_clients_do_not_have_is_left_out(written: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "LEAST_CLASSES", 10**9 if written else 1)
+    given = [(0, 7), (36, 64), (40, 81)]  # in one piece of 32, in one from 32 on, in none
+    hidden, w, b, targets, weights = drawn(140, 96, 150, bias=True)
+    assert b is not None
+    inside, ranges = held(given, 96), ranged(given, [(0, 150)] * 3)
+    hidden = hidden * inside[:, None]
+    w.mul_(inside[:, None])
+    dw, db = in_rows(torch.full_like(w, torch.nan)), in_rows(torch.full_like(b, 7.0))
+    loss, kept = head.forward(hidden, w, b, targets, weights, "ieee", ranges)
+    head.weight_gradients(kept, hidden, w, b, dw, db, "ieee", ranges)
+    found = [loss, head.input_gradients(kept, w, "ieee", ranges), dw.where(inside[:, None], 0.0), db]
+    wanted = results(hidden, w, b, targets, weights)
+    wanted[2] = wanted[2].where(inside[:, None], 0.0)
+    for one, other in zip(found, wanted, strict=True):
+        assert far(one, other) <= 1e-6
+    if not written:
+        assert bool(dw[0, :, 32:].isnan().all()), "nobody computed it"
+        assert bool(dw[2].isfinite().all()), "all of it"

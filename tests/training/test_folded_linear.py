@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from fedgmr.training.execution import TRITON
-from training.folded_clients import RUNS, draw, far, in_rows, outside
+from training.folded_clients import RUNS, draw, far, held, in_rows, outside, ranged
 
 if TRITON:
     from fedgmr.training.folded import linear
@@ -49,3 +49,21 @@ def test_a_client_does_not_depend_on_its_company() -> None:
         part = slice(client, client + 1)
         alone = results(x[part], w[part], b[part], dy[part])
         assert all(torch.equal(one[client], other[0]) for one, other in zip(together, alone, strict=True))
+
+
+@RUNS
+def test_what_clients_do_not_have_is_left_out() -> None:
+    given, wanted = [(0, 10), (33, 96), (5, 5)], [(0, 40), (200, 210), (0, 260)]
+    x, dy, ranges = draw(3, 70, 96, seed=1), draw(3, 70, 260, seed=2), ranged(given, wanted)
+    before, behind = held(given, 96)[:, None], held(wanted, 260)
+    w, b = in_rows(draw(3, 260, 96, seed=3) * before * behind[:, :, None]), in_rows(draw(3, 260, seed=4) * behind)
+    dw, db = in_rows(torch.full_like(w, 7.0)), in_rows(torch.full_like(b, 7.0))
+    linear.weight_gradients(dy, x, dw, db, "ieee", ranges)
+    found = [linear.forward(x, w, b, "ieee", ranges), linear.input_gradients(dy, w, "ieee", ranges), dw, db]
+    everything = results(x, w, b, dy)
+    inside = before & behind[:, :, None]
+    for one, other in zip(found[:2], everything[:2], strict=True):
+        assert far(one, other) <= 1e-6
+    assert far(dw[inside], everything[2][inside]) <= 1e-6
+    assert far(db[behind], everything[3][behind]) <= 1e-6
+    assert not bool(dw[0, 128:].any()), "nobody computed it"

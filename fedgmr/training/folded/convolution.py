@@ -1,8 +1,9 @@
 """The three products of a convolution for many clients, each with its own weights.
 
 Activations are [client, sample, height, width, channel], weights are columns of a matrix with a row per client, in the
-order output, height, width, input. A client that is trained alone must keep the device busy too, so a long sum over few
-tiles is cut into parts, which a second kernel adds. Read next: `fedgmr/training/stacked/convolution.py`.
+order output, height, width, input. `ranges` are the channels that clients have. A client that is trained alone must
+keep the device busy too, so a long sum over few tiles is cut into parts, which a second kernel adds. Read next:
+`fedgmr/training/stacked/convolution.py`.
 """
 
 from dataclasses import replace
@@ -10,7 +11,17 @@ from dataclasses import replace
 from torch import Tensor
 
 from fedgmr.training.execution import TRITON
-from fedgmr.training.stacked.convolution import EXACT, Convolution, Ranges, Tiles, cdiv, is_flat, power, step_tiles
+from fedgmr.training.stacked.convolution import (
+    EXACT,
+    Convolution,
+    Ranges,
+    Tiles,
+    cdiv,
+    everything,
+    is_flat,
+    power,
+    step_tiles,
+)
 from fedgmr.training.stacked.plan import Conv
 from fedgmr.training.stacked.rows import Descent
 
@@ -48,27 +59,27 @@ class ConvProducts:
         enough = (_ENOUGH_FLAT if is_flat(layer) else _ENOUGH) // self.kernels.step_programs
         self.step_splits = max(1, min(enough, self.kernels.rows // _LEAST_ROWS))
 
-    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
+    def forward(self, x: Tensor, weights: Tensor, ranges: Ranges | None = None) -> Tensor:
         """The outputs [C, B, oh, ow, O] of x [C, B, H, W, I] with the rows of weights [C, ...]."""
         layer, count, splits = self.layer, len(x), self.forward_splits
         y = x.new_empty((count, self.kernels.batch, layer.out_height, layer.out_width, layer.outputs))
         to = y if splits == 1 else y.new_empty((count * splits, y[0].numel()))
-        self.kernels.forward(x, weights, Ranges(x, x, 0), to, to, count, splits)
+        self.kernels.forward(x, weights, ranges or everything(x), to, to, count, splits)
         if splits > 1:
             add_parts(to.view(count, splits, -1), y)
         return y
 
-    def input_gradient(self, dy: Tensor, weights: Tensor) -> Tensor:
+    def input_gradient(self, dy: Tensor, weights: Tensor, ranges: Ranges | None = None) -> Tensor:
         """The gradient [C, B, H, W, I] of the inputs."""
         layer, count, splits = self.layer, len(dy), self.backward_splits
         dx = dy.new_empty((count, self.kernels.batch, layer.height, layer.width, layer.inputs))
         to = dx if splits == 1 else dx.new_empty((count * splits, dx[0].numel()))
-        self.kernels.backward(dy, weights, Ranges(dy, dy, 0), dx, dx, to, count, splits=splits)
+        self.kernels.backward(dy, weights, ranges or everything(dy), dx, dx, to, count, splits=splits)
         if splits > 1:
             add_parts(to.view(count, splits, -1), dx)
         return dx
 
-    def weight_gradient(self, x: Tensor, dy: Tensor, gradients: Tensor) -> None:
+    def weight_gradient(self, x: Tensor, dy: Tensor, gradients: Tensor, ranges: Ranges | None = None) -> None:
         """Write the gradients of weights and biases to rows [C, ...] like those of the weights."""
         layer, count, share = self.layer, len(x), self.kernels.share_of(self.step_splits)
         dw = gradients[:, layer.weight_at : layer.weight_at + layer.depth * layer.outputs]
@@ -79,8 +90,8 @@ class ConvProducts:
             span = bias_at + (0 if db is None else cdiv(layer.outputs, _ALIGNED) * _ALIGNED)
             kernels = replace(kernels, layer=replace(layer, weight_at=0, bias_at=None if db is None else bias_at))
             to = dw.new_empty((count, share[1], span))
-        unread = Descent(*(dw,) * 7)
-        kernels.step(x, dy, unread, ("all", False, 0.0, 0.0), Ranges(x, x, 0), to, span, count, share, apart=True)
+        unread, ranges = Descent(*(dw,) * 7), ranges or everything(x)
+        kernels.step(x, dy, unread, ("all", False, 0.0, 0.0), ranges, to, span, count, share, apart=True)
         if share[1] > 1:
             add_parts(to, dw, db, bias_at)
 

@@ -9,7 +9,8 @@ weight, such as padding, are put behind the others, and no program walks for the
 
 Matrix units want the sum's numbers side by side in both operands: `_turn` makes transposed copies for the products
 whose operand would lie crosswise. Widths are cut in pieces of 64 + 32, so that 96 is not 128. The target's logit is
-added up without the rounding of "tf32". Read next: `linear.py`.
+added up without the rounding of "tf32". A client whose hidden values lie in a piece of 32 (`ranges`) computes with no
+others. Read next: `linear.py`.
 """
 
 from collections.abc import Sequence
@@ -22,12 +23,13 @@ from torch import Tensor
 
 from fedgmr.training.folded import linear
 from fedgmr.training.folded.launches import add_parts, optional
-from fedgmr.training.stacked.convolution import EXACT, Tiles, cdiv
+from fedgmr.training.stacked.convolution import EXACT, Ranges, Tiles, cdiv, everything
 
 LEAST_CLASSES = 2048  # from here on logits are not written
 _WIDEST = 128  # hidden values that a program keeps
 _ENOUGH = 128  # programs a client should keep busy in the forward pass
 _LOG2E = tl.constexpr(1.4426950408889634)
+_PIECE = tl.constexpr(32)  # hidden values: the smallest that matrix units are kept busy with
 # Rows are positions, columns are classes.
 _FORWARD = Tiles(rows=128, columns=64, warps=8, stages=3)
 _BACKWARD = Tiles(rows=64, columns=128, warps=8, stages=3)
@@ -36,7 +38,7 @@ _THREE_STAGES = 96  # hidden values
 
 def forward(
     hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor, precision: str,
-    absent: Tensor | None = None,
+    ranges: Ranges | None = None, absent: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
     """The loss of each client, the sum of weight · (log-sum-exp of the logits - the target's logit); and what to keep.
 
@@ -46,7 +48,7 @@ def forward(
     clients, positions, width = hidden.shape
     classes, losses, sums = w.shape[1], torch.empty_like(weights), weights.new_empty(clients)
     if width > _WIDEST or classes < LEAST_CLASSES:
-        slopes = linear.forward(hidden, w, b, precision)
+        slopes = linear.forward(hidden, w, b, precision, ranges)
         if absent is not None:
             slopes.masked_fill_(absent[:, None], 0.0)
         _take_loss[(positions, clients)](
@@ -56,7 +58,7 @@ def forward(
             slopes.masked_fill_(absent[:, None], 0.0)
         add_parts(losses[:, :, None], sums)
         return sums, (slopes,)
-    tiles = _FORWARD if precision == "tf32" else EXACT
+    tiles, ranges = _FORWARD if precision == "tf32" else EXACT, ranges or everything(hidden)
     turned, (biases, bias_row) = _turned(w), optional(b, hidden)
     order, counts = targets.new_empty(targets.shape, dtype=torch.int32), targets.new_empty(clients, dtype=torch.int32)
     _arrange[(clients,)](weights, order, counts, positions, SIZE=1024)
@@ -67,40 +69,46 @@ def forward(
     pulls = hidden.new_empty((clients, splits, positions, width))
     _walk[(cdiv(positions, tiles.rows), splits, clients)](
         hidden, w, biases, hidden if absent is None else absent, turned, order, counts, tops, totals, pulls,
-        w.stride(0), bias_row, turned.shape[2], positions, classes, width, share, splits, BIAS=b is not None,
-        MASKED=absent is not None, **_blocks(width, tiles, precision),
+        ranges.given, ranges.stride, w.stride(0), bias_row, turned.shape[2], positions, classes, width, share, splits,
+        BIAS=b is not None, MASKED=absent is not None, NARROW=ranges.narrow, **_blocks(width, tiles, precision),
     )  # fmt: skip
     heights, shares, goals = torch.empty_like(weights), torch.empty_like(weights), torch.empty_like(order)
     packed, dhidden = torch.empty_like(hidden), torch.empty_like(hidden)
     _combine[(cdiv(positions, 16), clients)](
         hidden, w, biases, targets, weights, order, counts, tops, totals, pulls, heights, losses, shares, goals, packed,
-        dhidden, w.stride(0), bias_row, positions, classes, width, splits, POSITIONS=16,
-        WIDTH=triton.next_power_of_2(width), BIAS=b is not None,
+        dhidden, ranges.given, ranges.stride, w.stride(0), bias_row, positions, classes, width, splits, POSITIONS=16,
+        WIDTH=triton.next_power_of_2(width), BIAS=b is not None, NARROW=ranges.narrow,
     )  # fmt: skip
     add_parts(losses[:, :, None], sums)
     return sums, (dhidden, packed, heights, shares, goals, counts, *([] if absent is None else [absent]))
 
 
-def input_gradients(kept: Sequence[Tensor], w: Tensor, precision: str) -> Tensor:
+def input_gradients(kept: Sequence[Tensor], w: Tensor, precision: str, ranges: Ranges | None = None) -> Tensor:
     """The gradient of `hidden`, for a gradient of one of every loss; `kept` is what `forward` handed over."""
-    return linear.input_gradients(kept[0], w, precision) if len(kept) == 1 else kept[0]
+    return linear.input_gradients(kept[0], w, precision, ranges) if len(kept) == 1 else kept[0]
 
 
 def weight_gradients(
-    kept: Sequence[Tensor], hidden: Tensor, w: Tensor, b: Tensor | None, dw: Tensor, db: Tensor | None, precision: str
-) -> None:
-    """Write the gradients of `w` and `b` to `dw` and `db`, for a gradient of one of every loss."""
+    kept: Sequence[Tensor], hidden: Tensor, w: Tensor, b: Tensor | None, dw: Tensor, db: Tensor | None, precision: str,
+    ranges: Ranges | None = None,
+) -> None:  # fmt: skip
+    """Write the gradients of `w` and `b` to `dw` and `db`, for a gradient of one of every loss.
+
+    Those of weights that a client does not have may stay unwritten.
+    """
     if len(kept) == 1:
-        linear.weight_gradients(kept[0], hidden, dw, db, precision)
+        linear.weight_gradients(kept[0], hidden, dw, db, precision, ranges)
         return
+    ranges = ranges or everything(hidden)
     _, packed, heights, shares, goals, counts, *absent = kept
     (clients, positions, width), classes, turned = hidden.shape, w.shape[1], _turned(packed)
     tiles = _BACKWARD if precision == "tf32" else EXACT
     (biases, bias_row), (dbiases, dbias_row) = optional(b, hidden), optional(db, dw)
     _weigh[(cdiv(classes, tiles.columns), clients)](
         packed, turned, w, biases, absent[0] if absent else packed, goals, shares, heights, counts, dw, dbiases,
-        w.stride(0), bias_row, dw.stride(0), dbias_row, turned.shape[2], positions, classes, width, BIAS=b is not None,
-        MASKED=len(absent) > 0, **_blocks(width, tiles, precision),
+        ranges.given, ranges.stride, w.stride(0), bias_row, dw.stride(0), dbias_row, turned.shape[2], positions,
+        classes, width, BIAS=b is not None, MASKED=len(absent) > 0, NARROW=ranges.narrow,
+        **_blocks(width, tiles, precision),
     )  # fmt: skip
 
 
@@ -185,37 +193,82 @@ def _arrange(weights, order, counts, positions, SIZE: tl.constexpr):  # type: ig
         met += tl.sum(told.to(tl.int32), 0)
 
 
+@triton.jit
+def _added(product, sums, factor):  # type: ignore[no-untyped-def]
+    """Product + sums · factor. A product that is added up by the matrix units goes on while the next one begins.
+
+    Then the compiler makes all of them wait for each other, so this is an operation that it does not put into them.
+    """
+    return tl.fma(sums, tl.zeros(sums.shape, tl.float32) + factor, product)
+
+
+@triton.jit
+def _piece(given, client, stride):  # type: ignore[no-untyped-def]
+    """Where a client's hidden values begin, and whether a piece of 32 has all of them."""
+    begin = tl.load(given + client) // 16 * 16
+    return begin, tl.load(given + stride + client) <= begin + _PIECE
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def _walk(  # type: ignore[no-untyped-def]
-    hidden, w, b, absent, turned, order, counts, tops, totals, pulls, w_row, b_row, room, positions, classes, width,
-    share, splits, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
-    EVEN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    hidden, w, b, absent, turned, order, counts, tops, totals, pulls, given, range_stride, w_row, b_row, room,
+    positions, classes, width, share, splits, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr,
+    SECOND: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, NARROW: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Of a block of positions over a share of the classes: highest logit, sum of powers, class weights by power.
 
     Logits are counted in powers of two. Results lie in the order of `order`.
     """
-    split = tl.program_id(1)
     client = tl.program_id(2).to(tl.int64)
     w += client * w_row
     b += client * b_row
+    absent += client * classes
     hidden += client * positions * width
     turned += client * width * room
     count = tl.load(counts + client)
     place = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
     real = place < count
     position = tl.load(order + client * positions + place, mask=real, other=0)
-    one = tl.arange(0, FIRST)
+    first = tl.program_id(1) * share
+    last = tl.where(tl.program_id(0) * POSITIONS < count, tl.minimum(classes, first + share), 0)
+    to = (client * splits + tl.program_id(1)) * positions + place
+    if NARROW:
+        begin, small = _piece(given, client, range_stride)
+        if small:
+            _walk_columns(
+                hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes,
+                width, begin, POSITIONS, CLASSES, _PIECE, 0, False, BIAS, MASKED, PRECISION,
+            )  # fmt: skip
+        else:
+            _walk_columns(
+                hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes,
+                width, 0, POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, PRECISION,
+            )  # fmt: skip
+    else:
+        _walk_columns(
+            hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes, width,
+            0, POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, PRECISION,
+        )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _walk_columns(  # type: ignore[no-untyped-def]
+    hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes, width, begin,
+    POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, EVEN: tl.constexpr,
+    BIAS: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The same with the hidden values from `begin` on."""
+    one = begin + tl.arange(0, FIRST)
     hidden_1 = _tile(hidden, position, one, real, width, EVEN)
     pull_1 = tl.zeros([POSITIONS, FIRST], tl.float32)
     if SECOND > 0:
-        two = FIRST + tl.arange(0, SECOND)
+        two = begin + FIRST + tl.arange(0, SECOND)
         hidden_2 = _tile(hidden, position, two, real, width, EVEN)
         pull_2 = tl.zeros([POSITIONS, SECOND], tl.float32)
     top = tl.full([POSITIONS], float("-inf"), tl.float32)
     total = tl.zeros([POSITIONS], tl.float32)
-    last = tl.where(tl.program_id(0) * POSITIONS < count, tl.minimum(classes, (split + 1) * share), 0)
-    for start in range(split * share, last, CLASSES):
+    for start in range(first, last, CLASSES):
         label = start + tl.arange(0, CLASSES)
         there = label < classes
         weight = _crossed(w, label, one, there, width, EVEN)
@@ -226,7 +279,7 @@ def _walk(  # type: ignore[no-untyped-def]
         if BIAS:
             logit += tl.load(b + label, mask=there, other=0.0)[None, :]
         if MASKED:
-            lost = tl.load(absent + client * classes + label, mask=there, other=0) != 0
+            lost = tl.load(absent + label, mask=there, other=0) != 0
             logit = tl.where(lost[None, :], 0.0, logit)
         logit = tl.where(there[None, :], logit * _LOG2E, float("-inf"))
         higher = tl.maximum(top, tl.max(logit, 1))
@@ -237,11 +290,10 @@ def _walk(  # type: ignore[no-untyped-def]
         if MASKED:
             power = tl.where(lost[None, :], 0.0, power)
         across = _across(turned, label, one, room, width, EVEN)
-        pull_1 = tl.dot(power, across, pull_1 * shrink[:, None], input_precision=PRECISION)
+        pull_1 = _added(tl.dot(power, across, input_precision=PRECISION), pull_1, shrink[:, None])
         if SECOND > 0:
             across = _across(turned, label, two, room, width, EVEN)
-            pull_2 = tl.dot(power, across, pull_2 * shrink[:, None], input_precision=PRECISION)
-    to = (client * splits + split) * positions + place
+            pull_2 = _added(tl.dot(power, across, input_precision=PRECISION), pull_2, shrink[:, None])
     tl.store(tops + to, top, mask=real)
     tl.store(totals + to, total, mask=real)
     _write(pulls, to, one, pull_1, real, width, EVEN)
@@ -252,7 +304,8 @@ def _walk(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _combine(  # type: ignore[no-untyped-def]
     hidden, w, b, targets, weights, order, counts, tops, totals, pulls, heights, losses, shares, goals, packed, dhidden,
-    w_row, b_row, positions, classes, width, splits, POSITIONS: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr,
+    given, range_stride, w_row, b_row, positions, classes, width, splits, POSITIONS: tl.constexpr, WIDTH: tl.constexpr,
+    BIAS: tl.constexpr, NARROW: tl.constexpr,
 ):  # fmt: skip
     """From the shares of all classes, in their order: log-sum-exp in powers of two, loss, gradient of `hidden`.
 
@@ -267,6 +320,11 @@ def _combine(  # type: ignore[no-untyped-def]
     column = tl.arange(0, WIDTH)
     inside = there[:, None] & (column < width)[None, :]
     known = told[:, None] & (column < width)[None, :]
+    pulled = known
+    if NARROW:  # the others were not written
+        begin, small = _piece(given, client, range_stride)
+        low, high = tl.where(small, begin, 0), tl.where(small, begin + _PIECE, width)
+        pulled = known & ((column >= low) & (column < high))[None, :]
     tops += client * splits * positions + place
     totals += client * splits * positions + place
     pulls += client * splits * positions * width + place[:, None] * width + column[None, :]
@@ -278,7 +336,7 @@ def _combine(  # type: ignore[no-untyped-def]
     for split in range(0, splits):
         part = tl.exp2(tl.load(tops + split * positions, mask=told, other=0.0) - top)
         total += tl.load(totals + split * positions, mask=told, other=1.0) * part
-        pull += tl.load(pulls + split * positions * width, mask=known, other=0.0) * part[:, None]
+        pull += tl.load(pulls + split * positions * width, mask=pulled, other=0.0) * part[:, None]
     height = top + tl.log2(total)
     weight = tl.load(weights + own_at, mask=told, other=0.0)
     target = tl.load(targets + own_at, mask=told, other=-1)
@@ -300,35 +358,64 @@ def _combine(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _weigh(  # type: ignore[no-untyped-def]
-    hidden, turned, w, b, absent, targets, weights, heights, counts, dw, db, w_row, b_row, dw_row, db_row, room,
-    positions, classes, width, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr,
-    SECOND: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    hidden, turned, w, b, absent, targets, weights, heights, counts, dw, db, given, range_stride, w_row, b_row, dw_row,
+    db_row, room, positions, classes, width, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr,
+    SECOND: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, NARROW: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the weights of a block of classes, over all positions with weight; they come first."""
     client = tl.program_id(1).to(tl.int64)
     w += client * w_row
     b += client * b_row
+    absent += client * classes
     dw += client * dw_row
+    db += client * db_row
     hidden += client * positions * width
     turned += client * width * room
     targets += client * positions
     weights += client * positions
     heights += client * positions
+    count = tl.load(counts + client)
+    if NARROW:
+        begin, small = _piece(given, client, range_stride)
+        if small:
+            _weigh_columns(
+                hidden, turned, w, b, absent, targets, weights, heights, count, dw, db, room, classes, width, begin,
+                POSITIONS, CLASSES, _PIECE, 0, False, BIAS, MASKED, PRECISION,
+            )  # fmt: skip
+        else:
+            _weigh_columns(
+                hidden, turned, w, b, absent, targets, weights, heights, count, dw, db, room, classes, width, 0,
+                POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, PRECISION,
+            )  # fmt: skip
+    else:
+        _weigh_columns(
+            hidden, turned, w, b, absent, targets, weights, heights, count, dw, db, room, classes, width, 0,
+            POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, PRECISION,
+        )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _weigh_columns(  # type: ignore[no-untyped-def]
+    hidden, turned, w, b, absent, targets, weights, heights, count, dw, db, room, classes, width, begin,
+    POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, EVEN: tl.constexpr,
+    BIAS: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The same with the hidden values from `begin` on."""
     label = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
     there = label < classes
-    one = tl.arange(0, FIRST)
+    one = begin + tl.arange(0, FIRST)
     weight_1 = _tile(w, label, one, there, width, EVEN)
     sums_1 = tl.zeros([CLASSES, FIRST], tl.float32)
     if SECOND > 0:
-        two = FIRST + tl.arange(0, SECOND)
+        two = begin + FIRST + tl.arange(0, SECOND)
         weight_2 = _tile(w, label, two, there, width, EVEN)
         sums_2 = tl.zeros([CLASSES, SECOND], tl.float32)
     if BIAS:
         bias = tl.load(b + label, mask=there, other=0.0)
         bias_sums = tl.zeros([CLASSES], tl.float32)
     if MASKED:
-        lost = tl.load(absent + client * classes + label, mask=there, other=0) != 0
-    count = tl.load(counts + client)
+        lost = tl.load(absent + label, mask=there, other=0) != 0
     for start in range(0, count, POSITIONS):
         position = start + tl.arange(0, POSITIONS)
         real = position < count
@@ -349,15 +436,15 @@ def _weigh(  # type: ignore[no-untyped-def]
         if BIAS:
             bias_sums += tl.sum(slope, 1)
         across = _across(turned, position, one, room, width, EVEN)
-        sums_1 = tl.dot(slope, across, sums_1, input_precision=PRECISION)
+        sums_1 = _added(tl.dot(slope, across, input_precision=PRECISION), sums_1, 1.0)
         if SECOND > 0:
             across = _across(turned, position, two, room, width, EVEN)
-            sums_2 = tl.dot(slope, across, sums_2, input_precision=PRECISION)
+            sums_2 = _added(tl.dot(slope, across, input_precision=PRECISION), sums_2, 1.0)
     _write(dw, label, one, sums_1, there, width, EVEN)
     if SECOND > 0:
         _write(dw, label, two, sums_2, there, width, EVEN)
     if BIAS:
-        tl.store(db + client * db_row + label, bias_sums, mask=there)
+        tl.store(db + label, bias_sums, mask=there)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

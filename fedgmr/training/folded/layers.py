@@ -19,6 +19,7 @@ from fedgmr.training.folded.attention import Hidden
 from fedgmr.training.folded.convolution import ConvProducts
 from fedgmr.training.folded.plan import Call
 from fedgmr.training.stacked import plan
+from fedgmr.training.stacked.convolution import Ranges
 
 if TYPE_CHECKING:
     from fedgmr.training.folded.net import FoldedNet
@@ -71,6 +72,11 @@ class Folded:
         weight, bias = (None if getattr(self.module, n, None) is None else of(self.path(n)) for n in names)
         return weight, bias
 
+    @property
+    def ranges(self) -> Ranges | None:
+        """The channels that clients have before and behind the layer."""
+        return self.net.ranges(self.path(f"{self.prefix}weight"))
+
     def path(self, name: str) -> str:
         """The name of a parameter or buffer in the whole model."""
         return f"{self.call.name}.{name}" if self.call.name else name
@@ -100,14 +106,15 @@ class Conv(Folded):
             inputs=channels, outputs=module.out_channels, height=height, width=width, stride=module.stride[0],
         )  # fmt: skip
         products, weights = ConvProducts(layer, samples, net.precision), net.alive[: net.count]
+        ranges = self.ranges
 
         def back(slopes: Tensor, x: Tensor) -> Slopes:
             dy = self.images(slopes)
             with net.beside(x, dy):
-                products.weight_gradient(x, dy, net.gradients[: net.count])
-            return (_channels_second(products.input_gradient(dy, weights).flatten(0, 1)) if needed else None,)
+                products.weight_gradient(x, dy, net.gradients[: net.count], ranges)
+            return (_channels_second(products.input_gradient(dy, weights, ranges).flatten(0, 1)) if needed else None,)
 
-        return _channels_second(products.forward(x, weights).flatten(0, 1)), (x,), back
+        return _channels_second(products.forward(x, weights, ranges).flatten(0, 1)), (x,), back
 
 
 class BatchNorm(Folded):
@@ -140,15 +147,15 @@ class Linear(Folded):
     module: nn.Linear
 
     def _compute(self, inputs: Tensor) -> Computed:
-        x, precision, shape, needed = self.rows(inputs), self.net.precision, inputs.shape, inputs.requires_grad
+        x, shape, needed, how = self.rows(inputs), inputs.shape, inputs.requires_grad, (self.net.precision, self.ranges)
 
         def back(slopes: Tensor, x: Tensor) -> Slopes:
             dy = self.rows(slopes)
             with self.net.beside(dy, x):
-                linear.weight_gradients(dy, x, *self.slopes, precision)
-            return (linear.input_gradients(dy, self.own[0], precision).view(shape) if needed else None,)
+                linear.weight_gradients(dy, x, *self.slopes, *how)
+            return (linear.input_gradients(dy, self.own[0], *how).view(shape) if needed else None,)
 
-        return linear.forward(x, *self.own, precision).view(*shape[:-1], -1), (x,), back
+        return linear.forward(x, *self.own, *how).view(*shape[:-1], -1), (x,), back
 
 
 class Norm(Folded):
@@ -291,13 +298,13 @@ class Head(Folded):
         return super().forward(hidden, targets, weights, *([] if absent is None else [absent]))
 
     def _compute(self, hidden: Tensor, targets: Tensor, weights: Tensor, *absent: Tensor) -> Computed:
-        x, precision, shape = self.rows(hidden), self.net.precision, hidden.shape
-        losses, kept = head.forward(x, *self.own, targets, weights, precision, *absent)
+        x, shape, how = self.rows(hidden), hidden.shape, (self.net.precision, self.ranges)
+        losses, kept = head.forward(x, *self.own, targets, weights, *how, *absent)
 
         def back(_: Tensor, x: Tensor, *kept: Tensor) -> Slopes:  # the losses are what is derived: their slopes are 1
             with self.net.beside(x, *kept):
-                head.weight_gradients(kept, x, *self.own, *self.slopes, precision)
-            return head.input_gradients(kept, self.own[0], precision).view(shape), None, None, *(None for _ in absent)
+                head.weight_gradients(kept, x, *self.own, *self.slopes, *how)
+            return head.input_gradients(kept, self.own[0], *how).view(shape), None, None, *(None for _ in absent)
 
         return losses, (x, *kept), back
 

@@ -1,30 +1,35 @@
-"""Linear layers of many clients at once, forward and backward."""
+"""Linear layers of many clients at once, forward and backward; `ranges` are the channels that clients have."""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fedgmr.training.folded.launches import add_parts, optional
-from fedgmr.training.stacked.convolution import Tiles, cdiv
-from fedgmr.training.stacked.kernels import linear_product
+from fedgmr.training.stacked.convolution import Ranges, Tiles, cdiv, everything
+from fedgmr.training.stacked.kernels import linear_product, meets
 
 _ENOUGH = 96  # programs a client should keep busy in a weight gradient
 _LEAST_ROWS = 128  # of a share of a weight gradient
 _WIDEST = 128  # columns of a block
 
 
-def forward(x: Tensor, w: Tensor, b: Tensor | None, precision: str) -> Tensor:
+def forward(x: Tensor, w: Tensor, b: Tensor | None, precision: str, ranges: Ranges | None = None) -> Tensor:
     """Outputs [clients, rows, outputs] of x [clients, rows, inputs]; w is [clients, outputs, inputs]."""
-    return _multiplied(x, w, b, precision, crosswise=False)
+    return _multiplied(x, w, b, precision, ranges or everything(x), crosswise=False)
 
 
-def input_gradients(dy: Tensor, w: Tensor, precision: str) -> Tensor:
+def input_gradients(dy: Tensor, w: Tensor, precision: str, ranges: Ranges | None = None) -> Tensor:
     """The gradient of the inputs."""
-    return _multiplied(dy, w, None, precision, crosswise=True)
+    ranges = ranges or everything(dy)
+    turned = ranges._replace(given=ranges.wanted, wanted=ranges.given)
+    return _multiplied(dy, w, None, precision, turned, crosswise=True)
 
 
-def weight_gradients(dy: Tensor, x: Tensor, dw: Tensor, db: Tensor | None, precision: str) -> None:
+def weight_gradients(
+    dy: Tensor, x: Tensor, dw: Tensor, db: Tensor | None, precision: str, ranges: Ranges | None = None
+) -> None:
     """Write the gradients of weights and biases to `dw` and `db`."""
+    ranges = ranges or everything(x)
     (clients, rows, outputs), inputs = dy.shape, x.shape[2]
     tiles = Tiles(rows=32, columns=_breadth(inputs), depth=64, stages=2)  # both lie crosswise
     blocks = cdiv(outputs, tiles.rows), cdiv(inputs, tiles.columns)
@@ -36,24 +41,25 @@ def weight_gradients(dy: Tensor, x: Tensor, dw: Tensor, db: Tensor | None, preci
     to = x.new_empty((clients, splits, bias_at + cdiv(outputs, 16) * 16)) if split else dw
     biases, bias_row = optional(db, dw)
     _gradients[(*blocks, clients * splits)](
-        dy, x, to, biases, to.shape[2] if split else dw.stride(0), bias_row, bias_at, rows, outputs, inputs, share,
-        splits, OUTPUTS=tiles.rows, INPUTS=tiles.columns, ROWS=tiles.depth, SPLIT=split, BIAS=db is not None,
-        PRECISION=precision, **tiles.launch,
+        dy, x, to, biases, *ranges[:3], to.shape[2] if split else dw.stride(0), bias_row, bias_at, rows, outputs,
+        inputs, share, splits, OUTPUTS=tiles.rows, INPUTS=tiles.columns, ROWS=tiles.depth, SPLIT=split,
+        BIAS=db is not None, NARROW=ranges.narrow, PRECISION=precision, **tiles.launch,
     )  # fmt: skip
     if split:
         add_parts(to, dw, db, bias_at)
 
 
-def _multiplied(x: Tensor, w: Tensor, b: Tensor | None, precision: str, *, crosswise: bool) -> Tensor:
-    """X · weightᵀ + bias; x · weight if `crosswise`."""
+def _multiplied(x: Tensor, w: Tensor, b: Tensor | None, precision: str, ranges: Ranges, *, crosswise: bool) -> Tensor:
+    """X · weightᵀ + bias; x · weight if `crosswise`. The ranges are those of x and of the result."""
     (clients, rows, depth), (_, outputs, inputs) = x.shape, w.shape
     columns, steps = (inputs, (inputs, 1)) if crosswise else (outputs, (1, inputs))
     y = x.new_empty((clients, rows, columns))
     tiles = _product_tiles(rows, columns, depth, crosswise=crosswise)
     biases, bias_row = optional(b, x)
     linear_product[(cdiv(rows, tiles.rows), cdiv(columns, tiles.columns), clients)](
-        x, w, biases, y, rows * depth, w.stride(0), bias_row, rows * columns, rows, columns, depth, *steps, tiles.rows,
-        tiles.columns, tiles.depth, depth % tiles.depth == 0, b is not None, False, precision, **tiles.launch,
+        x, w, biases, y, *ranges[:3], rows * depth, w.stride(0), bias_row, rows * columns, rows, columns, depth, *steps,
+        tiles.rows, tiles.columns, tiles.depth, depth % tiles.depth == 0, b is not None, False, ranges.narrow,
+        precision, **tiles.launch,
     )  # fmt: skip
     return y
 
@@ -78,9 +84,9 @@ def _breadth(columns: int) -> int:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gradients(  # type: ignore[no-untyped-def]
-    slopes, inputs, dw, db, dw_row, db_row, bias_at, rows, outputs_count, inputs_count, share, splits,
-    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, BIAS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    slopes, inputs, dw, db, given, wanted, range_stride, dw_row, db_row, bias_at, rows, outputs_count, inputs_count,
+    share, splits, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr,
+    BIAS: tl.constexpr, NARROW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Slopesᵀ · inputs and the sum of slopes, over `share` rows; if SPLIT, into a row of shares of their own."""
     client = (tl.program_id(2) // splits).to(tl.int64)
@@ -91,8 +97,10 @@ def _gradients(  # type: ignore[no-untyped-def]
     column = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
     there, known = output < outputs_count, column < inputs_count
     last = tl.minimum(rows, (split + 1) * share)
+    useful = meets(wanted, client, range_stride, tl.program_id(0), OUTPUTS, NARROW)
+    useful *= meets(given, client, range_stride, tl.program_id(1), INPUTS, NARROW)
     sums = tl.zeros([OUTPUTS, INPUTS], tl.float32)
-    for start in range(split * share, last, ROWS):
+    for start in range(split * share, last * useful, ROWS):
         row = start + tl.arange(0, ROWS)
         real = row < last
         slope = tl.load(

@@ -23,7 +23,7 @@ from fedgmr.training.execution import TRITON
 from fedgmr.training.folded.narrow import SmallModules
 from fedgmr.training.folded.plan import Call, FoldPlan
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
-from fedgmr.training.stacked.convolution import cdiv
+from fedgmr.training.stacked.convolution import Ranges, cdiv
 from fedgmr.training.stacked.rows import Rows
 from fedgmr.training.stacked.table import Column
 from fedgmr.training.work import LocalWork
@@ -31,6 +31,7 @@ from fedgmr.training.work import LocalWork
 if TRITON:
     from fedgmr.training.folded import adam, classes
     from fedgmr.training.folded.layers import Folded, Head, layer_of
+    from fedgmr.training.folded.spans import Spans
     from fedgmr.training.stacked import kernels
 
 _log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class FoldedNet(Rows):
         self._present = self.limits[0]  # of the step
         widths = small.widths if small is not None and small.scaled else None
         self._squares = None if widths is None else torch.tensor(widths, device=self.device).square()
+        self._spans = Spans(plan.at, most, self.device) if small is not None else None
         self._statistics = {place.name: place for place in plan.layout.buffers}
         # Of the step. Where sub-models are by width, they are taken from the clients' and brought back: what a narrow
         # network does not have stays as it is, and there may be some for every width.
@@ -131,6 +133,10 @@ class FoldedNet(Rows):
         """The place for its gradient."""
         return self._view(self.gradients, name)
 
+    def ranges(self, weight: str) -> Ranges | None:
+        """The channels that clients have in this step before and behind a layer, by its weight; None: all."""
+        return None if self._spans is None else self._spans.of(weight)
+
     def kept(self, name: str) -> Tensor | None:
         """Which numbers of a vector the clients have in this step, bool [count, ...]; None: all have all of them."""
         if not self.stacking.narrow:
@@ -193,6 +199,8 @@ class FoldedNet(Rows):
         """Every client's sub-model and the beginning of its draws."""
         super().lay_out(count)
         self._seeds[:count].copy_(self.table[:count, Column.SEED])
+        if self._spans is not None:
+            self._spans.look(self.levels, count)
         if self.absent:
             classes.fetch[(cdiv(self.classes, _SIZE), count)](
                 self.table, self._absent, self.classes, len(Column), Column.ABSENT, _SIZE
@@ -201,8 +209,7 @@ class FoldedNet(Rows):
     def step(self, number: int, inputs: Tensor, targets: Tensor, count: int) -> None:
         """Step `number` of `count` clients; inputs and targets [count, batch, ...]."""
         limits, grid = self.limits[number], (cdiv(self.row, _SIZE), count)
-        self._present = limits
-        self.show(limits, count)
+        self._show(limits, count)
         with self._own_statistics(limits, count):
             self.losses[:count].add_(self._losses(inputs, targets, count), alpha=1 / self.steps)
         if self.adam is None:
@@ -215,6 +222,13 @@ class FoldedNet(Rows):
                 self.row, *adam.numbers(self.adam, number + 1), number == 0, *self.rules[:2], _SIZE,
             )  # fmt: skip
         self._seeds[:count].add_(1)
+
+    def _show(self, limits: Tensor, count: int) -> None:
+        """Let the layers compute with the weights of a step, and with its channels."""
+        self._present = limits
+        self.show(limits, count)
+        if self._spans is not None:
+            self._spans.find(limits, count)
 
     def _losses(self, inputs: Tensor, targets: Tensor, count: int) -> Tensor:
         """Every client's loss; its gradients are in their rows then."""
@@ -268,7 +282,7 @@ class FoldedNet(Rows):
         """Losses and gradients of clients with these weights; `captured`: as a CUDA graph has them."""
         count = len(weights)
         self.weights[:count] = weights
-        self.show(self._present, count)
+        self._show(self.limits[0], count)
         self.gradients.zero_()
         self._seeds.zero_()
         self._running.zero_()

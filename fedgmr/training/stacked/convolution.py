@@ -49,6 +49,11 @@ class Ranges(NamedTuple):
     narrow: bool = False  # otherwise all of them, whatever the tensors say
 
 
+def everything(some: Tensor) -> Ranges:
+    """All channels; kernels are given a tensor that they do not read."""
+    return Ranges(some, some, 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
     """The kernels of one layer; `relu` has one behind its outputs, and before its inputs."""

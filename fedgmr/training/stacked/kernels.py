@@ -135,7 +135,7 @@ def find_range(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _span(ranges, client, stride, count: tl.constexpr, SIZE: tl.constexpr, NARROW: tl.constexpr):  # type: ignore[no-untyped-def]
+def span(ranges, client, stride, count, SIZE: tl.constexpr, NARROW: tl.constexpr):  # type: ignore[no-untyped-def]
     """First block of channels in a client's range, and how many blocks; all of them unless NARROW."""
     if NARROW:
         first = tl.load(ranges + client) // SIZE
@@ -145,7 +145,7 @@ def _span(ranges, client, stride, count: tl.constexpr, SIZE: tl.constexpr, NARRO
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _meets(ranges, client, stride, block, SIZE: tl.constexpr, NARROW: tl.constexpr):  # type: ignore[no-untyped-def]
+def meets(ranges, client, stride, block, SIZE: tl.constexpr, NARROW: tl.constexpr):  # type: ignore[no-untyped-def]
     """1 where a block of channels has some in the client's range, otherwise 0; 1 unless NARROW."""
     if NARROW:
         low, high = tl.load(ranges + client), tl.load(ranges + stride + client)
@@ -242,7 +242,7 @@ def conv_forward(  # type: ignore[no-untyped-def]
     there = output < outputs_count
     depth = KERNEL * KERNEL * inputs_count
     sums = tl.zeros([ROWS, OUTPUTS], tl.float32)
-    useful = _meets(wanted, client, range_stride, tl.program_id(1), OUTPUTS, NARROW)
+    useful = meets(wanted, client, range_stride, tl.program_id(1), OUTPUTS, NARROW)
     if FLAT:
         for start in range(0, depth * useful, INPUTS):
             part = start + tl.arange(0, INPUTS)
@@ -260,7 +260,7 @@ def conv_forward(  # type: ignore[no-untyped-def]
             weight = tl.load(weights + to, mask=known, other=0.0)
             sums = tl.dot(value, weight, sums, input_precision=PRECISION)
     else:
-        first, blocks = _span(given, client, range_stride, inputs_count, INPUTS, NARROW)
+        first, blocks = span(given, client, range_stride, inputs_count, INPUTS, NARROW)
         begin, end = _part(split, KERNEL * KERNEL * blocks * useful, SPLITS)
         for number in range(begin, end):
             tap = number // blocks
@@ -371,8 +371,8 @@ def conv_backward(  # type: ignore[no-untyped-def]
     there = channel < inputs_count
     depth = KERNEL * KERNEL * inputs_count
     sums = tl.zeros([ROWS, INPUTS], tl.float32)
-    useful = _meets(given, client, range_stride, tl.program_id(1), INPUTS, NARROW)
-    first, blocks = _span(wanted, client, range_stride, outputs_count, OUTPUTS, NARROW)
+    useful = meets(given, client, range_stride, tl.program_id(1), INPUTS, NARROW)
+    first, blocks = span(wanted, client, range_stride, outputs_count, OUTPUTS, NARROW)
     begin, end = _part(split, taps * blocks * useful, SPLITS)
     for number in range(begin, end):
         turn = number // blocks
@@ -420,7 +420,7 @@ def conv_step(  # type: ignore[no-untyped-def]
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     there = output < outputs_count
     depth = KERNEL * KERNEL * inputs_count
-    useful = _meets(wanted, client, range_stride, tl.program_id(0), OUTPUTS, NARROW)
+    useful = meets(wanted, client, range_stride, tl.program_id(0), OUTPUTS, NARROW)
     if FLAT:
         part = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
         taps = part // inputs_count
@@ -433,7 +433,7 @@ def conv_step(  # type: ignore[no-untyped-def]
         channel = (tl.program_id(1) - tap * blocks) * INPUTS + tl.arange(0, INPUTS)
         part = tap * inputs_count + channel
         known = channel < inputs_count
-        both = useful * _meets(given, client, range_stride, tl.program_id(1) - tap * blocks, INPUTS, NARROW)
+        both = useful * meets(given, client, range_stride, tl.program_id(1) - tap * blocks, INPUTS, NARROW)
     sums = tl.zeros([OUTPUTS, INPUTS], tl.float32)
     last = tl.minimum(rows, (split + 1) * share) * useful
     for start in range(split * share, last * both, ROWS):
@@ -526,11 +526,14 @@ def reduce_step(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def linear_product(  # type: ignore[no-untyped-def]
-    x, w, b, y, x_row, w_row, b_row, y_row, rows, columns, depth, deeper, further, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, DEPTH: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr,
-    PRECISION: tl.constexpr,
+    x, w, b, y, deep, wide, range_stride, x_row, w_row, b_row, y_row, rows, columns, depth, deeper, further,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr,
+    RELU: tl.constexpr, NARROW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """X · w + bias, and ReLU if wished; in w the sum's next number is `deeper` away, the next column `further`."""
+    """X · w + bias, and ReLU if wished; in w the sum's next number is `deeper` away, the next column `further`.
+
+    `deep` and `wide` are the ranges of the sum and of the columns.
+    """
     client = tl.program_id(2).to(tl.int64)
     x += client * x_row
     y += client * y_row
@@ -539,8 +542,10 @@ def linear_product(  # type: ignore[no-untyped-def]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     real, there = row < rows, column < columns
     sums = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, depth, DEPTH):
-        part = start + tl.arange(0, DEPTH)
+    first, blocks = span(deep, client, range_stride, depth, DEPTH, NARROW)
+    useful = meets(wide, client, range_stride, tl.program_id(1), COLUMNS, NARROW)
+    for number in range(0, blocks * useful):
+        part = (first + number) * DEPTH + tl.arange(0, DEPTH)
         inside, known = real[:, None], there[None, :]
         if not EVEN:
             inside = inside & (part < depth)[None, :]

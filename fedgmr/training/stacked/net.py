@@ -146,10 +146,10 @@ class StackedNet(Rows):
     def _linear_forward(self, i: int, layer: Linear, inputs: Tensor, count: int) -> None:
         tiles, weights, outputs = self._tiles("forward", layer), self.alive, self.outputs[i]
         kernels.linear_product[(1, cdiv(layer.outputs, tiles.columns), count)](
-            inputs, weights[:, layer.weight_at :], weights[:, layer.bias_at :], outputs, inputs.stride(0), self.row,
-            self.row, outputs.stride(0), self.batch, layer.outputs, layer.inputs, 1, layer.inputs, tiles.rows,
-            tiles.columns, tiles.depth, layer.inputs % tiles.depth == 0, True, layer.relu, self.precision,
-            **tiles.launch,
+            inputs, weights[:, layer.weight_at :], weights[:, layer.bias_at :], outputs, inputs, inputs, 0,
+            inputs.stride(0), self.row, self.row, outputs.stride(0), self.batch, layer.outputs, layer.inputs, 1,
+            layer.inputs, tiles.rows, tiles.columns, tiles.depth, layer.inputs % tiles.depth == 0, True, layer.relu,
+            False, self.precision, **tiles.launch,
         )  # fmt: skip
 
     def _linear_step(self, i: int, layer: Linear, inputs: Tensor, limits: Tensor, count: int) -> None:
