@@ -259,7 +259,7 @@ class FoldedNet(Rows):
         """
         count, generator = min(_TRIED, self.most), torch.Generator().manual_seed(0)
         start = torch.zeros(self.row)
-        start[self.plan.order.inverse.long()] = self.plan.layout.flatten(self.model).cpu()
+        start[self.inverse.cpu().long()] = self.plan.layout.flatten(self.model).cpu()
         noise = torch.randn((count, self.row), generator=generator) * start.std()
         mixed = torch.where(start != 0, start + 0.1 * noise, start).to(self.device)
         chosen = torch.stack([torch.randperm(len(inputs), generator=generator) for _ in range(count)]).to(self.device)

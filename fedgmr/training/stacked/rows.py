@@ -4,7 +4,7 @@ Every tensor begins at a multiple of 16 numbers. The table says where a task's s
 go. Read next: `table.py`; `net.py` and `fedgmr/training/folded/net.py`, which compute on rows.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -37,13 +37,14 @@ class RowOrder:
         ranked = torch.zeros(self.layout.size + 1, dtype=torch.bool)  # the last: between tensors
         for place in self.layout.parameters:
             ranked[place.start : place.stop] = place.ranked(ranks)
-        return ranked[self.order.long()]
+        return ranked.to(self.order.device)[self.order.long()]
 
     @cached_property
     def inverse(self) -> Tensor:
         """Int32 [size of the model]: where each coordinate lies in a row."""
-        inverse = torch.empty(self.layout.size, dtype=torch.int32)
-        places = torch.arange(len(self.order), dtype=torch.int32)
+        device = self.order.device
+        inverse = torch.empty(self.layout.size, dtype=torch.int32, device=device)
+        places = torch.arange(len(self.order), dtype=torch.int32, device=device)
         inverse[self.order[self.order >= 0].long()] = places[self.order >= 0]
         return inverse
 
@@ -107,9 +108,9 @@ class Rows:
         self.device, self.most, self.stacking, self.sgd = device, most, stacking, sgd
         self.batch, self.steps = work.order.batch_size, work.steps
         self.precision = "tf32" if work.execution.tf32 else "ieee"
-        self.order, self.inverse, self.size = order.order.to(device), order.inverse.to(device), order.layout.size
-        self.row = len(order.order)
-        self.ranked = order.ranked(stacking.ranks).to(device, torch.uint8)
+        order = replace(order, order=order.order.to(device))  # a CPU would take a third of a second for the inverse
+        self.order, self.inverse, self.size, self.row = order.order, order.inverse, order.layout.size, len(order.order)
+        self.ranked = order.ranked(stacking.ranks).to(torch.uint8)
         self.weights = torch.zeros((most, self.row), device=device)
         # What products read: in a step of one of several levels, zeros outside.
         self.alive = torch.zeros_like(self.weights) if stacking.mode == "level" else self.weights
