@@ -102,7 +102,8 @@ def task_seconds(recipe: Recipe, layout: Layout) -> list[float]:
 def counted_levels(layout: Layout, ladder: Ladder) -> LevelMap:
     """A level map with the right counts; which coordinates they are does not matter for sizes."""
     ends = np.array(kept_counts(ladder, layout.prunable_size)) + layout.size - layout.prunable_size
-    levels = np.searchsorted(ends, np.arange(layout.size), side="right").astype(np.uint8)
+    counts = np.diff(ends, prepend=0, append=layout.size)
+    levels = np.repeat(np.arange(len(counts), dtype=np.uint8), counts)
     return LevelMap(torch.from_numpy(levels), ladder)
 
 

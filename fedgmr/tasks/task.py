@@ -9,6 +9,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -98,6 +99,10 @@ class Task:
 
     def layout(self) -> Layout:
         """The flat layout of the model."""
+        return self._layout
+
+    @cached_property
+    def _layout(self) -> Layout:
         return Layout.of(self.initial_model(0), keep=self.keep, prune=self.prune)
 
     def initial_model(self, seed: int) -> nn.Module:
