@@ -6,7 +6,6 @@ threads, else `sequential`. Only this file knows all executors. Read next: `exec
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 import torch
@@ -131,7 +130,7 @@ class LocalTraining:
         fused = TRITON and sgd and self.layout.dtype == torch.float32  # the kernels compute in float32
         spatial = any(len(place.shape) == 4 for place in self.layout.parameters)
         lying = sgd and spatial and (fused or lies_channels_last(self.layout))
-        prepare = partial(fuse, evaluated=self.work.held_out is not None) if fused else None
+        prepare = fuse if fused else None
         cutter: Cutter
         if self.by_width:
             cutter = self._sliced(model, channels_last=lying, prepare=prepare)

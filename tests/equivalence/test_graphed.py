@@ -12,7 +12,6 @@ import pytest
 import torch
 from e2e import tiny
 from torch import Tensor, nn
-from torch.nn import functional
 
 from equivalence.runs import LINKS, objects
 from fedgmr import Task
@@ -25,7 +24,6 @@ from fedgmr.tasks.images import FlipAndCrop
 from fedgmr.training.choice import LocalTraining
 from fedgmr.training.execution import TRITON
 from fedgmr.training.graphed.executor import GraphedExecutor
-from fedgmr.training.graphed.fused import fuse
 from fedgmr.training.graphed.slot import Slot
 from fedgmr.training.optimizers import SGD, Adam
 from fedgmr.training.rules import OrderedDropout, PlainSGD
@@ -223,32 +221,6 @@ def test_outputs_with_logits_can_be_captured(monkeypatch: pytest.MonkeyPatch) ->
     task = tiny.dense()
     work = training_of(objects(replace(task, model=lambda: Named(16, 4)), "fedavg")).work
     assert GraphedExecutor.can_capture(work, work.task.initial_model(0))
-
-
-class Switching(nn.Module):
-    """Dropout as a function, which looks at the mode itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution, self.last = nn.Conv2d(1, 2, 3), nn.Linear(8, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = functional.dropout(torch.relu(self.convolution(inputs)), 0.5, self.training)
-        return self.last(hidden.flatten(1))
-
-
-def test_a_model_that_is_evaluated_keeps_its_mode() -> None:
-    model = Switching()
-    assert fuse(model, evaluated=True) is model
-    assert model.training
-    assert fuse(model) is not model, "a trace of it in training does for training"
-    model.eval()
-    evaluated = fuse(model, trained=False, evaluated=True)
-    assert evaluated is not model, "a trace of it in evaluation does for evaluation"
-    assert not model.training
-    assert "training = False" in evaluated.code, "and drops nothing"
-    plain = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Dropout(0.5))
-    assert fuse(plain, evaluated=True) is not plain, "a layer looks at its own mode"
 
 
 def test_a_graphed_run_needs_a_device() -> None:

@@ -55,6 +55,19 @@ class Residual(nn.Module):
         return scores
 
 
+class Wide(nn.Module):
+    """Layers of several blocks of channels, of which products leave some out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, 48, 3, padding=1), nn.BatchNorm2d(48, eps=0.05)
+        self.second, self.head = nn.Conv2d(48, 72, 3, stride=2), nn.Linear(72 * 4, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores: Tensor = self.head(torch.relu(self.second(torch.relu(self.norm(self.first(images))))).flatten(1))
+        return scores
+
+
 class Sequence(nn.Module):
     """A small Transformer with PyTorch's own layers."""
 
@@ -326,6 +339,16 @@ def test_narrow_clients_with_batch_norm_agree_with_the_plain_loop(
     assert net is not None
     # A net with batch norm has the scaler by itself.
     assert isinstance(net.eps(0.05), Tensor) == (method != "fjord" and local.get("scaler") is not False)
+    narrow_clients_agree(run)
+
+
+@RUNS
+@pytest.mark.parametrize("method", ["fedrolex", "fjord"])
+def test_narrow_clients_of_wide_layers_agree_with_the_plain_loop(method: str) -> None:
+    run = objects_of(
+        residual(Wide), method, steps=4, rules={"local": {"scaler": False}} if method == "fedrolex" else {}
+    )
+    assert net_of(run) is not None
     narrow_clients_agree(run)
 
 

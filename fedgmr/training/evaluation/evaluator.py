@@ -103,7 +103,7 @@ class Evaluator:
         self.module = task.initial_model(seed).to(device).eval()
         self._computed_by = self.module  # has its layers
         if on_gpu and TRITON and layout.dtype == torch.float32:  # the kernels compute in float32
-            self._computed_by = fuse(self.module, trained=False, evaluated=True)
+            self._computed_by = fuse(self.module)
         fused = self._computed_by is not self.module
         self._channels_last = fused or (on_gpu and lies_channels_last(layout))
         if not fused and (chain := Chain.of(self.module)) is not None:

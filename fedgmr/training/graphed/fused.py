@@ -1,8 +1,8 @@
 """Fewer passes over memory on a GPU, behind convolutions and for thresholds, with the same mathematics.
 
-`fuse` finds convolution, ReLU and 2 x 2 maximum in a model (torch.fx) and lets one kernel do what comes after the
-convolution. Models in which nothing is found stay as they are. A chain trained with mini-batches of 128, which the
-stacked executor does not take, gains 30 to 40 % (H200); one with small mini-batches up to 20 %. With `FusedDropping` a
+`fuse` finds convolution, ReLU and 2 x 2 maximum in a chain (torch.fx) and lets one kernel do what comes after the
+convolution. A chain trained with mini-batches of 128, which the stacked executor does not take, gains 30 to 40 %
+(H200); one with small mini-batches up to 20 %. With `FusedDropping` a
 round of ten ResNet-18 clients under FIARSE takes two thirds of the time. Read next: `kernels.py`.
 """
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from fedgmr.submodels.inputs import as_written
 from fedgmr.training.chains import Chain
 from fedgmr.training.execution import TRITON
 from fedgmr.training.submodel.workspace import SubModel
@@ -68,23 +69,16 @@ def _conv_relu_pool(inputs: Tensor, weight: Tensor, bias: Tensor, pool: bool, *g
     return functional.max_pool2d(outputs, 2) if pool and not even else outputs
 
 
-def fuse(model: nn.Module, *, trained: bool = True, evaluated: bool = False) -> nn.Module:
-    """Fuse the model's convolutions with what follows them, where possible; the layers and parameters are its own.
+def fuse(model: nn.Module) -> nn.Module:
+    """Fuse a chain's convolutions with what follows them, where possible; the layers and parameters are its own.
 
-    A trace is of one mode: a model that is `trained` and `evaluated` is fused only if it computes the same way in both.
+    Other models stay as they are: their own code may count on the usual order in memory, and look at what a trace does
+    not see.
     """
-    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+    if Chain.of(model) is None or not all(as_written(module) for module in model.modules()):
         return model
-    before = model.training
-    try:
-        used = [mode for mode, wanted in ((True, trained), (False, evaluated)) if wanted]
-        traced, *others = [fx.symbolic_trace(model.train(mode)) for mode in used]
-    except Exception:  # a model that cannot be traced computes as it is
-        return model
-    finally:
-        model.train(before)
-    differs = any(other.code != traced.code for other in others)
-    if differs or not [node for node in list(traced.graph.nodes) if _fuse(traced, node)]:
+    traced = fx.symbolic_trace(model)
+    if not [node for node in list(traced.graph.nodes) if _fuse(traced, node)]:
         return model
     traced.recompile()
     return traced

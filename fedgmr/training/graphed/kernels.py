@@ -8,6 +8,7 @@ builds; without it nothing here is used. Read next: `fused.py`, which calls them
 import triton
 import triton.language as tl
 
+_NAN = tl.constexpr(tl.PropagateNan.ALL)  # what is no number stays none, as in PyTorch
 # The code of a 2 x 2 field: 0..3 where its largest input was, 4 where the ReLU made it zero.
 
 
@@ -32,12 +33,12 @@ def relu_pool_forward(  # type: ignore[no-untyped-def]
             step = ((place // 2) * 2 * width + place % 2) * channels
             value = tl.load(inputs + at + step, mask=inside, other=0.0).to(tl.float32)
             code = tl.where(value > best, place, code)
-            best = tl.maximum(value, best)
+            best = tl.maximum(value, best, propagate_nan=_NAN)
         best += added[None, :]
         tl.store(codes + to, tl.where(best > 0.0, code, 4).to(tl.uint8), mask=inside)
     else:
         best = tl.load(inputs + to, mask=inside, other=0.0).to(tl.float32) + added[None, :]
-    tl.store(outputs + to, tl.maximum(best, 0.0), mask=inside)
+    tl.store(outputs + to, tl.maximum(best, 0.0, propagate_nan=_NAN), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
