@@ -235,20 +235,18 @@ def _walk(  # type: ignore[no-untyped-def]
     to = (client * splits + tl.program_id(1)) * positions + place
     if NARROW:
         begin, small = _piece(given, client, range_stride)
-        if small:
-            _walk_columns(
-                hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes,
-                width, begin, POSITIONS, CLASSES, _PIECE, 0, False, BIAS, MASKED, PRECISION,
-            )  # fmt: skip
-        else:
-            _walk_columns(
-                hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes,
-                width, 0, POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, PRECISION,
-            )  # fmt: skip
+    else:
+        begin = 0
+        small = tl.constexpr(False)
+    if small:
+        _walk_columns(
+            hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes,
+            width, begin, POSITIONS, CLASSES, _PIECE, 0, False, BIAS, MASKED, PRECISION,
+        )  # fmt: skip
     else:
         _walk_columns(
-            hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes, width,
-            0, POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, PRECISION,
+            hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes,
+            width, 0, POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, PRECISION,
         )  # fmt: skip
 
 
@@ -378,16 +376,14 @@ def _weigh(  # type: ignore[no-untyped-def]
     count = tl.load(counts + client)
     if NARROW:
         begin, small = _piece(given, client, range_stride)
-        if small:
-            _weigh_columns(
-                hidden, turned, w, b, absent, targets, weights, heights, count, dw, db, room, classes, width, begin,
-                POSITIONS, CLASSES, _PIECE, 0, False, BIAS, MASKED, PRECISION,
-            )  # fmt: skip
-        else:
-            _weigh_columns(
-                hidden, turned, w, b, absent, targets, weights, heights, count, dw, db, room, classes, width, 0,
-                POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, PRECISION,
-            )  # fmt: skip
+    else:
+        begin = 0
+        small = tl.constexpr(False)
+    if small:
+        _weigh_columns(
+            hidden, turned, w, b, absent, targets, weights, heights, count, dw, db, room, classes, width, begin,
+            POSITIONS, CLASSES, _PIECE, 0, False, BIAS, MASKED, PRECISION,
+        )  # fmt: skip
     else:
         _weigh_columns(
             hidden, turned, w, b, absent, targets, weights, heights, count, dw, db, room, classes, width, 0,
