@@ -2,8 +2,8 @@
 
 `fuse` finds convolution, ReLU and 2 x 2 maximum in a chain (torch.fx) and lets one kernel do what comes after the
 convolution. A chain trained with mini-batches of 128, which the stacked executor does not take, gains 30 to 40 %
-(H200); one with small mini-batches up to 20 %. With `FusedDropping` a
-round of ten ResNet-18 clients under FIARSE takes two thirds of the time. Read next: `kernels.py`.
+(H200); one with small mini-batches up to 20 %. With `FusedDropping` a round of ten ResNet-18 clients under FIARSE takes
+two thirds of the time. Read next: `kernels.py`.
 """
 
 from collections.abc import Sequence
