@@ -33,6 +33,7 @@ if TRITON:
     from fedgmr.training.folded.layers import Folded, Head, layer_of
     from fedgmr.training.folded.spans import Spans
     from fedgmr.training.stacked import kernels
+    from fedgmr.training.stacked.ahead import compile_ahead
 
 _log = logging.getLogger(__name__)
 _SIZE = 1024  # of a block of a step
@@ -265,6 +266,7 @@ class FoldedNet(Rows):
         chosen = torch.stack([torch.randperm(len(inputs), generator=generator) for _ in range(count)]).to(self.device)
         given, wanted = inputs[chosen], targets[chosen]
         try:
+            compile_ahead(lambda: [self._tried(mixed[:n], given[:n], wanted[:n]) for n in {1, count}])
             together = self._tried(mixed, given, wanted)
             each = [self._tried(mixed[i : i + 1], given[i : i + 1], wanted[i : i + 1]) for i in range(count)]
             alone = [torch.cat(parts) for parts in zip(*each, strict=True)]

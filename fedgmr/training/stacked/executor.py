@@ -13,10 +13,14 @@ import torch
 from torch import Tensor
 
 from fedgmr.exchange import ClientTask, Update
+from fedgmr.training.execution import TRITON
 from fedgmr.training.stacked.rows import Rows
 from fedgmr.training.stacked.table import TaskTable
 from fedgmr.training.work import LocalWork
 from fedgmr.transfer import send
+
+if TRITON:
+    from fedgmr.training.stacked.ahead import compile_ahead
 
 MOST = 32  # tasks side by side
 
@@ -73,6 +77,8 @@ class StackedExecutor:
             return
         if count not in self._graphs:
             before = self.net.buffers[:count].clone()
+            if not self._graphs:
+                compile_ahead(lambda: self._steps(count))
             self._steps(count)  # compiles what was not seen before
             self.net.buffers[:count].copy_(before)
             graph = torch.cuda.CUDAGraph()
