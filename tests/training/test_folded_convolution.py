@@ -12,6 +12,9 @@ from fedgmr.training.folded.convolution import ConvProducts
 from fedgmr.training.stacked.plan import Conv
 from training.folded_clients import DEVICE, RUNS, far, held, ranged
 
+if RUNS.args[0] is False:
+    from fedgmr.training.folded.turned import Turned
+
 CLIENTS, BATCH = 3, 2
 
 
@@ -71,12 +74,20 @@ class Stack:
         weights = matrix[:, 16 : 16 + self.depth].view(-1, case.outputs, case.kernel, case.kernel, case.inputs)
         return weights, matrix[:, bias_at : bias_at + case.outputs] if case.bias else None
 
+    def turned(self, clients: slice) -> Tensor:
+        """The weights of some clients, inputs and outputs exchanged."""
+        case, weights = self.case, self.matrix[clients]
+        shape = torch.Size([case.outputs, case.kernel, case.kernel, case.inputs])
+        made = Turned({"weight": (16, shape), "bias": (0, shape[:1])}, CLIENTS, self.row, weights.device)
+        made.turn(weights, len(weights))
+        return made.rows[: len(weights)]
+
     def computed(self, products: ConvProducts, clients: slice) -> list[Tensor]:
         """Outputs, gradient of the inputs, and a matrix with those of the weights where the weights lie."""
         weights = self.matrix[clients]
         gradients = torch.full_like(weights, 5.0)
         x, dy = self.x[clients].contiguous(), self.dy[clients].contiguous()
-        found = [products.forward(x, weights), products.input_gradient(dy, weights)]
+        found = [products.forward(x, weights), products.input_gradient(dy, self.turned(clients))]
         products.weight_gradient(x, dy, gradients)
         return [*found, gradients]
 
@@ -160,7 +171,7 @@ def test_what_clients_do_not_have_is_left_out(case: Case, monkeypatch: pytest.Mo
     gradients = torch.full_like(stack.matrix, 5.0)
     products.weight_gradient(stack.x, stack.dy, gradients, ranges)
     forward = products.forward(stack.x, stack.matrix, ranges)
-    found = [forward, products.input_gradient(stack.dy, stack.matrix, ranges)]
+    found = [forward, products.input_gradient(stack.dy, stack.turned(slice(None)), ranges)]
     assert_near(found, stack.wanted()[:2], 2e-6)
     inside = inside.expand(weights.shape)
     mine, expected = (stack.parts(each)[0][inside] for each in (gradients, stack.wanted()[2]))

@@ -69,12 +69,12 @@ class ConvProducts:
             add_parts(to.view(count, splits, -1), y)
         return y
 
-    def input_gradient(self, dy: Tensor, weights: Tensor, ranges: Ranges | None = None) -> Tensor:
-        """The gradient [C, B, H, W, I] of the inputs."""
+    def input_gradient(self, dy: Tensor, turned: Tensor, ranges: Ranges | None = None) -> Tensor:
+        """The gradient [C, B, H, W, I] of the inputs, with the rows of turned weights (`turned.py`)."""
         layer, count, splits = self.layer, len(dy), self.backward_splits
         dx = dy.new_empty((count, self.kernels.batch, layer.height, layer.width, layer.inputs))
         to = dx if splits == 1 else dx.new_empty((count * splits, dx[0].numel()))
-        self.kernels.backward(dy, weights, ranges or everything(dy), dx, dx, to, count, splits=splits)
+        self.kernels.backward(dy, turned, ranges or everything(dy), dx, dx, to, count, turned=True, splits=splits)
         if splits > 1:
             add_parts(to.view(count, splits, -1), dx)
         return dx
@@ -96,22 +96,22 @@ class ConvProducts:
             add_parts(to, dw, db, bias_at)
 
 
-# As for the chains, two warps keep a product on the older tensor instructions where TF32 operands lie crosswise. Wide
-# tiles read less: with 64 x 64 numbers at a time, reading takes longer than computing.
+# Wide tiles read less: with 64 x 64 numbers at a time, reading takes longer than computing.
 
 
 def _forward_tiles(layer: Conv, batch: int) -> Tiles:
-    rows, columns = batch * layer.out_height * layer.out_width, power(layer.outputs)
     if is_flat(layer):
-        return Tiles(rows=128, columns=min(64, columns), depth=32)
-    return Tiles(rows=64, columns=min(128, columns), depth=32, stages=4 if rows <= 128 or columns <= 64 else 3)
+        return Tiles(rows=128, columns=min(64, power(layer.outputs)), depth=32)
+    return _wide(batch * layer.out_height * layer.out_width, layer.outputs)
 
 
 def _backward_tiles(layer: Conv, batch: int) -> Tiles:
-    columns = min(64, power(layer.inputs))
-    if layer.rows_before(batch) <= 128:
-        return Tiles(rows=32, columns=columns, depth=64, warps=2)
-    return Tiles(rows=64, columns=columns, depth=32, warps=2)
+    return _wide(layer.rows_before(batch), layer.inputs)
+
+
+def _wide(rows: int, channels: int) -> Tiles:
+    columns = power(channels)
+    return Tiles(rows=64, columns=min(128, columns), depth=32, stages=4 if rows <= 128 or columns <= 64 else 3)
 
 
 def _splits(programs: int, depth: int) -> int:

@@ -105,14 +105,14 @@ class Conv(Folded):
             weight_at=weight_at, bias_at=bias_at, kernel=module.kernel_size[0], padding=int(module.padding[0]),
             inputs=channels, outputs=module.out_channels, height=height, width=width, stride=module.stride[0],
         )  # fmt: skip
-        products, weights = ConvProducts(layer, samples, net.precision), net.alive[: net.count]
-        ranges = self.ranges
+        products, ranges = ConvProducts(layer, samples, net.precision), self.ranges
+        weights, turned = net.alive[: net.count], net.turned.rows[: net.count]
 
         def back(slopes: Tensor, x: Tensor) -> Slopes:
             dy = self.images(slopes)
             with net.beside(x, dy):
                 products.weight_gradient(x, dy, net.gradients[: net.count], ranges)
-            return (_channels_second(products.input_gradient(dy, weights, ranges).flatten(0, 1)) if needed else None,)
+            return (_channels_second(products.input_gradient(dy, turned, ranges).flatten(0, 1)) if needed else None,)
 
         return _channels_second(products.forward(x, weights, ranges).flatten(0, 1)), (x,), back
 

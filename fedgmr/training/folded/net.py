@@ -32,6 +32,7 @@ if TRITON:
     from fedgmr.training.folded import adam, classes
     from fedgmr.training.folded.layers import Folded, Head, layer_of
     from fedgmr.training.folded.spans import Spans
+    from fedgmr.training.folded.turned import Turned
     from fedgmr.training.stacked import kernels
     from fedgmr.training.stacked.ahead import compile_ahead
 
@@ -70,6 +71,7 @@ class FoldedNet(Rows):
         widths = small.widths if small is not None and small.scaled else None
         self._squares = None if widths is None else torch.tensor(widths, device=self.device).square()
         self._spans = Spans(plan.at, most, self.device) if small is not None else None
+        self.turned = Turned(plan.at, most, self.row, self.device)
         self._statistics = {place.name: place for place in plan.layout.buffers}
         # Of the step. Where sub-models are by width, they are taken from the clients' and brought back: what a narrow
         # network does not have stays as it is, and there may be some for every width.
@@ -180,7 +182,10 @@ class FoldedNet(Rows):
 
     @contextmanager
     def beside(self, *read: Tensor) -> Iterator[None]:
-        """Compute on another stream, which the step waits for at its end; `read` stays as it is until then."""
+        """Compute on another stream, which the step waits for before its backward pass and at its end.
+
+        `read` stays as it is until then.
+        """
         if not self._sides:
             yield
             return
@@ -235,6 +240,9 @@ class FoldedNet(Rows):
         """Every client's loss; its gradients are in their rows then."""
         self.count, self._draws = count, 0
         self._at_work.clear()
+        if self.turned:
+            with self.beside(self.alive):
+                self.turned.turn(self.alive, count)
         with torch.enable_grad(), ExitStack() as changed:
             for module, layer in self._layers:
                 changed.enter_context(replaced_forward(module, layer.forward))
@@ -246,11 +254,16 @@ class FoldedNet(Rows):
             else:  # one client after the other: it is not known what the loss does with its samples
                 each = zip(outputs.unflatten(0, (count, -1)), targets, strict=True)
                 losses = torch.stack([self._loss(own, wanted) for own, wanted in each])
+            self._wait()
             torch.autograd.grad(losses.sum(), self.anchor, allow_unused=True)
+        self._wait()
+        return losses.detach()
+
+    def _wait(self) -> None:
+        """For what is computed on other streams."""
         for side in dict.fromkeys(side for side, _ in self._at_work):
             torch.cuda.current_stream(self.device).wait_stream(side)
         self._at_work.clear()
-        return losses.detach()
 
     def stands_alone(self, inputs: Tensor, targets: Tensor) -> bool:
         """Try whether clients have the same losses and gradients, bit for bit, alone and in company, and captured.

@@ -1,8 +1,8 @@
 """Kernels compiled side by side before the first of them is launched.
 
-Triton compiles a kernel at its first launch, one after the other: a ResNet-18 has 79, which take longer than many
-clients. Here the work is done once with nothing launched, and what it would have launched is compiled on all cores of
-the host. Read next: `executor.py`, `fedgmr/training/folded/net.py`, which begin so.
+Triton compiles a kernel at its first launch, one after the other; a ResNet-18 has 79. Here the work is done once with
+nothing launched, and what it would have launched is compiled on all cores of the host. Read next: `executor.py`,
+`fedgmr/training/folded/net.py`, which begin so.
 """
 
 from collections.abc import Callable

@@ -121,9 +121,12 @@ class Convolution:
 
     def backward(
         self, slopes: Tensor, weights: Tensor, ranges: Ranges, inputs: Tensor, codes: Tensor, before: Tensor,
-        count: int, *, pooled: bool = False, splits: int = 1,
+        count: int, *, pooled: bool = False, turned: bool = False, splits: int = 1,
     ) -> None:  # fmt: skip
-        """The gradient `before` the layer; the inputs with their codes are asked where ReLU and maximum stand there."""
+        """The gradient `before` the layer; the inputs with their codes are asked where ReLU and maximum stand there.
+
+        If `turned`, inputs and outputs of the weights are exchanged.
+        """
         layer, tiles = self.layer, self.backward_tiles
         rows = layer.rows_before(self.batch)
         grid = (layer.stride**2 * cdiv(rows, tiles.rows), cdiv(layer.inputs, tiles.columns), count * splits)
@@ -131,7 +134,7 @@ class Convolution:
             slopes, weights, *ranges[:3], inputs, codes, before, weights.stride(0), layer.weight_at, slopes.stride(0),
             inputs.stride(0), before.stride(0), rows, *layer.sides, layer.padding, layer.kernel, tiles.rows,
             tiles.columns, tiles.depth, layer.outputs % tiles.depth == 0, pooled, ranges.narrow, layer.stride,
-            self.relu, splits, self.precision, **tiles.launch,
+            self.relu, turned, splits, self.precision, **tiles.launch,
         )  # fmt: skip
 
     def step(

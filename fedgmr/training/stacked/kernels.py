@@ -327,10 +327,11 @@ def conv_backward(  # type: ignore[no-untyped-def]
     inputs_count: tl.constexpr, out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr,
     padding: tl.constexpr, KERNEL: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
     EVEN: tl.constexpr, POOLED: tl.constexpr, NARROW: tl.constexpr, STRIDE: tl.constexpr, RELU: tl.constexpr,
-    SPLITS: tl.constexpr, PRECISION: tl.constexpr,
+    TURNED: tl.constexpr, SPLITS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a convolution's inputs, carried back through the previous ReLU and maximum if RELU.
 
+    Weights lie in the order output, height, width, input, or if TURNED input, height, width, output.
     With a stride the pixels of a program have one place among STRIDE x STRIDE, which the same taps meet, and `rows`
     counts the pixels of a place, as many as the first place has. SPLITS parts lie one behind the other in `before`.
     """
@@ -369,7 +370,6 @@ def conv_backward(  # type: ignore[no-untyped-def]
         across = (KERNEL - first_x + STRIDE - 1) // STRIDE
         taps = across * ((KERNEL - first_y + STRIDE - 1) // STRIDE)
     there = channel < inputs_count
-    depth = KERNEL * KERNEL * inputs_count
     sums = tl.zeros([ROWS, INPUTS], tl.float32)
     useful = meets(given, client, range_stride, tl.program_id(1), INPUTS, NARROW)
     first, blocks = span(wanted, client, range_stride, outputs_count, OUTPUTS, NARROW)
@@ -391,7 +391,10 @@ def conv_backward(  # type: ignore[no-untyped-def]
             inside = seen[:, None] & (output < outputs_count)[None, :]
             known = there[None, :] & (output < outputs_count)[:, None]
         slope = tl.load(slopes + at[:, None] + output[None, :], mask=inside, other=0.0)
-        to = weight_at + output[:, None] * depth + tap * inputs_count + channel[None, :]
+        if TURNED:
+            to = weight_at + (channel[None, :] * KERNEL * KERNEL + tap) * outputs_count + output[:, None]
+        else:
+            to = weight_at + (output[:, None] * KERNEL * KERNEL + tap) * inputs_count + channel[None, :]
         weight = tl.load(weights + to, mask=known, other=0.0)
         sums = tl.dot(slope, weight, sums, input_precision=PRECISION)
     inside = real[:, None] & there[None, :]
