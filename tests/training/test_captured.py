@@ -20,7 +20,7 @@ from fedgmr.training.graphed import slot
 from fedgmr.training.stacked.executor import StackedExecutor
 from training.captured import Graph, Stream, emulated
 from training.test_folded import ADAM, Residual, folded, net_of, residual, sequences
-from training.test_stacked import DEVICE, RUNS, objects_of, stacked
+from training.test_stacked import DEVICE, RUNS, objects_of, pictures, stacked
 
 INTERPRETED = pytest.mark.skipif(RUNS.args[0] or DEVICE != "cpu", reason="needs Triton's interpreter")
 Train = Callable[[Sequence[ClientTask]], list[Update]]
@@ -75,19 +75,23 @@ def test_slots(name: str, method: str, more: dict[str, Any], monkeypatch: pytest
         (tiny.dense(), "fedgmr", {"optimizer": HEAVY}),
         (tiny.dense(), "fjord", {}),
         (tiny.dense(), "fiarse", {}),
+        (pictures(), "fedgmr", {}),
         (residual(), "fedgmr", {}),
         (sequences(dropout=0.2), "fedgmr", ADAM),
     ],
-    ids=["momentum", "levels", "thresholds", "batch norm", "tokens"],
+    ids=["momentum", "levels", "thresholds", "convolutions", "batch norm", "tokens"],
 )
 def test_stacks(task: Task, method: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     run = objects_of(task, method, rules={"interval": 1}, **more)
-    anew = (stacked if task.name == "dense" else folded)(run)
+    anew = (stacked if task.name in ("dense", "pictures") else folded)(run)
+    sides = [Stream(), Stream()]
+    anew.net._sides.streams = deque(sides)  # type: ignore[attr-defined]
     executor = StackedExecutor(anew.work, anew.net, keeps=anew.keeps)  # what is in the memory before does not matter
     executor._stream = Stream()  # type: ignore[assignment]
     with emulated(monkeypatch):
         same_rounds(run, executor.train, anew.train)
     assert [(count, graph.stream) for count, graph in executor._graphs.items()] == [(2, executor._stream)]  # type: ignore[attr-defined]
+    assert all(side.joined for side in sides) != (task.name == "dense")
 
 
 class Waiting(nn.Module):
@@ -108,9 +112,10 @@ def test_a_trial_is_captured(model: Callable[[], nn.Module], monkeypatch: pytest
     net = net_of(objects_of(residual(model)))
     assert net is not None
     sides = [Stream(), Stream()]
-    net._sides = deque(sides)  # type: ignore[arg-type]
+    net._sides.streams = deque(sides)  # type: ignore[arg-type]
     inputs, targets = tiny.normed().train[:4]
     with emulated(monkeypatch):
         assert net.stands_alone(inputs, targets) == (model is Residual)
-    passes, streams = 4, 2 if model is Residual else 1  # three clients together, and each alone; one layer needs one
-    assert sum(side.joined for side in sides) >= passes * streams
+    # Three clients together, and each alone; turned weights are waited for, then two streams, or that of one layer.
+    passes, waits = 4, 3 if model is Residual else 1
+    assert sum(side.joined for side in sides) >= passes * waits

@@ -8,8 +8,7 @@ graph's own memory, so that the steps can be captured as one CUDA graph. Read ne
 
 import copy
 import logging
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -25,6 +24,7 @@ from fedgmr.training.folded.plan import Call, FoldPlan
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 from fedgmr.training.stacked.convolution import Ranges, cdiv
 from fedgmr.training.stacked.rows import Rows
+from fedgmr.training.stacked.sides import Sides
 from fedgmr.training.stacked.table import Column
 from fedgmr.training.work import LocalWork
 
@@ -63,9 +63,8 @@ class FoldedNet(Rows):
         self.anchor = torch.zeros((), device=self.device, requires_grad=True)  # backward passes come to every layer
         self.count, self._draws, self._loss = 1, 0, work.task.loss
         # Two, because behind the weights' gradients of a large last layer the others would come too late.
-        sides = _SIDES if self.device.type == "cuda" else 0
-        self._sides = deque(torch.cuda.Stream(self.device) for _ in range(sides))  # type: ignore[no-untyped-call]
-        self._at_work: list[tuple[torch.cuda.Stream, Sequence[Tensor]]] = []  # and what they still read
+        self._sides = Sides(self.device, _SIDES)
+        self.beside = self._sides.beside
         self._seeds = torch.zeros(most, dtype=torch.int64, device=self.device)
         self._present = self.limits[0]  # of the step
         widths = small.widths if small is not None and small.scaled else None
@@ -180,22 +179,6 @@ class FoldedNet(Rows):
         self._draws += 1
         return self._draws - 1
 
-    @contextmanager
-    def beside(self, *read: Tensor) -> Iterator[None]:
-        """Compute on another stream, which the step waits for before its backward pass and at its end.
-
-        `read` stays as it is until then.
-        """
-        if not self._sides:
-            yield
-            return
-        side = self._sides[0]
-        self._sides.rotate()
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            yield
-        self._at_work.append((side, read))
-
     @property
     def seeds(self) -> Tensor:
         """Int64 [count], of the present step."""
@@ -239,7 +222,7 @@ class FoldedNet(Rows):
     def _losses(self, inputs: Tensor, targets: Tensor, count: int) -> Tensor:
         """Every client's loss; its gradients are in their rows then."""
         self.count, self._draws = count, 0
-        self._at_work.clear()
+        self._sides.forget()
         if self.turned:
             with self.beside(self.alive):
                 self.turned.turn(self.alive, count)
@@ -254,16 +237,10 @@ class FoldedNet(Rows):
             else:  # one client after the other: it is not known what the loss does with its samples
                 each = zip(outputs.unflatten(0, (count, -1)), targets, strict=True)
                 losses = torch.stack([self._loss(own, wanted) for own, wanted in each])
-            self._wait()
+            self._sides.wait()
             torch.autograd.grad(losses.sum(), self.anchor, allow_unused=True)
-        self._wait()
+        self._sides.wait()
         return losses.detach()
-
-    def _wait(self) -> None:
-        """For what is computed on other streams."""
-        for side in dict.fromkeys(side for side, _ in self._at_work):
-            torch.cuda.current_stream(self.device).wait_stream(side)
-        self._at_work.clear()
 
     def stands_alone(self, inputs: Tensor, targets: Tensor) -> bool:
         """Try whether clients have the same losses and gradients, bit for bit, alone and in company, and captured.
@@ -283,10 +260,10 @@ class FoldedNet(Rows):
             together = self._tried(mixed, given, wanted)
             each = [self._tried(mixed[i : i + 1], given[i : i + 1], wanted[i : i + 1]) for i in range(count)]
             alone = [torch.cat(parts) for parts in zip(*each, strict=True)]
-            captured = alone if not self._sides else self._tried(mixed, given, wanted, captured=True)
+            captured = alone if not self._sides.streams else self._tried(mixed, given, wanted, captured=True)
         except Exception as error:  # whatever it is, another executor can train the model
             _log.warning("The clients of this net are not folded into one batch: %s", error)
-            if self._sides:
+            if self._sides.streams:
                 torch.cuda.synchronize(self.device)
             return False
         return all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(together, alone, captured, strict=True))

@@ -18,6 +18,7 @@ from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.stacked.convolution import EXACT, Convolution, Ranges, Tiles, cdiv, power
 from fedgmr.training.stacked.plan import Conv, Linear, StackPlan
 from fedgmr.training.stacked.rows import Rows
+from fedgmr.training.stacked.sides import Sides
 from fedgmr.training.stacked.table import Column
 from fedgmr.training.work import LocalWork
 
@@ -63,6 +64,7 @@ class StackedNet(Rows):
             splits * _span(layer) for layer, (_, splits) in zip(layers, self.shares, strict=True) if self._apart(splits)
         ]
         self.parts = torch.zeros(most * max(lengths, default=0), device=device)
+        self._sides = Sides(device, 1)  # of several, two might write `parts` at the same time
 
     @classmethod
     def of(
@@ -117,9 +119,11 @@ class StackedNet(Rows):
                         self.slopes[i], self.alive, self._ranges(i), values[i], *room, count,
                         pooled=self.convs[i - 1].layer.pool,
                     )  # fmt: skip
-                self._conv_step(i, values[i], limits, count)
+                with self._sides.beside():
+                    self._conv_step(i, values[i], limits, count)
             else:
                 self._linear_step(i, layer, values[i], limits, count)
+        self._sides.wait()
 
     def _find_ranges(self, limits: Tensor, count: int) -> None:
         """The channels of a step; ranges of the input itself stay."""
