@@ -23,14 +23,26 @@ def drawn(positions: int, width: int, classes: int, bias: bool) -> tuple[Tensor,
     return draw(3, positions, width, seed=1), in_rows(2 * draw(3, classes, width, seed=3)), b, targets, weights
 
 
-def results(hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor) -> list[Tensor]:
+def results(
+    hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor, precision: str = "ieee"
+) -> list[Tensor]:
     """The losses and all gradients."""
     dw, db = in_rows(torch.full_like(w, 7.0)), None if b is None else in_rows(torch.full_like(b, 7.0))
-    loss, kept = head.forward(hidden, w, b, targets, weights, "ieee")
-    head.weight_gradients(kept, hidden, w, b, dw, db, "ieee")
-    dhidden = head.input_gradients(kept, w, "ieee")
+    loss, kept = head.forward(hidden, w, b, targets, weights, precision)
+    head.weight_gradients(kept, hidden, w, b, dw, db, precision)
+    dhidden = head.input_gradients(kept, w, precision)
     assert bool((outside(dw) == 7.0).all())
     return [loss, dhidden, dw] + ([] if db is None else [db])
+
+
+def exact(hidden: Tensor, w: Tensor, b: Tensor | None, targets: Tensor, weights: Tensor) -> list[Tensor]:
+    """The same by torch, in double precision."""
+    hidden64, w64 = hidden.double().requires_grad_(), w.double().requires_grad_()
+    b64 = None if b is None else b.double().requires_grad_()
+    logits = torch.einsum("ctw,cvw->ctv", hidden64, w64) + (0.0 if b64 is None else b64[:, None])
+    each = cross_entropy(logits.flatten(0, 1), targets.where(weights > 0, 0).flatten(), reduction="none")
+    loss = (each.view_as(targets) * weights.double()).sum(1)
+    return [loss, *torch.autograd.grad(loss.sum(), [hidden64, w64] + ([] if b64 is None else [b64]))]
 
 
 @RUNS
@@ -43,16 +55,38 @@ def test_losses_and_gradients_agree_with_torch(
     positions: int, width: int, classes: int, bias: bool, written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(head, "LEAST_CLASSES", 10**9 if written else 1)
-    hidden, w, b, targets, weights = drawn(positions, width, classes, bias)
-    found = results(hidden, w, b, targets, weights)
-    hidden64, w64 = hidden.double().requires_grad_(), w.double().requires_grad_()
-    b64 = None if b is None else b.double().requires_grad_()
-    logits = torch.einsum("ctw,cvw->ctv", hidden64, w64) + (0.0 if b64 is None else b64[:, None])
-    each = cross_entropy(logits.flatten(0, 1), targets.where(weights > 0, 0).flatten(), reduction="none")
-    loss = (each.view_as(targets) * weights.double()).sum(1)
-    wanted = [loss, *torch.autograd.grad(loss.sum(), [hidden64, w64] + ([] if b64 is None else [b64]))]
+    given = drawn(positions, width, classes, bias)
+    found, wanted = results(*given), exact(*given)
     for one, other in zip(found, wanted, strict=True):
         assert far(one, other) <= 1e-5  # logits reach 40, and their rounding is of a power what it is of one
+
+
+@RUNS
+@pytest.mark.parametrize(("large", "small", "counts"), [(1.0, 0.1, 1.0), (1e6, 1e-7, 1e-9), (1e-9, 1e8, 1e5)])
+def test_half_precision_loses_no_range(
+    large: float, small: float, counts: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "LEAST_CLASSES", 1)
+    hidden, w, b, targets, weights = drawn(130, 40, 150, True)
+    weights[2] *= 1e-3
+    given = large * hidden, in_rows(small * w), b, targets, counts * weights
+    found, wanted = results(*given, precision="tf32"), exact(*given)
+    for client in range(3):
+        for one, other in zip(found, wanted, strict=True):
+            assert far(one[client], other[client]) <= 2e-3
+
+
+@RUNS
+def test_half_precision_has_the_gradients_of_unlikely_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "LEAST_CLASSES", 1)
+    hidden, w, b, targets, weights = drawn(130, 40, 150, True)
+    assert b is not None
+    b[:, ::2] -= 12.0  # shares of about 4e-8 of all powers, where half precision alone ends at 6e-8
+    targets |= 1
+    given = hidden, in_rows(0.05 * w), b, targets, weights
+    found, wanted = results(*given, precision="tf32")[2], exact(*given)[2]
+    assert far(found[:, ::2], wanted[:, ::2]) <= 2e-3
+    assert 0 < float(wanted[:, ::2].abs().max()) < 1e-4
 
 
 @RUNS
@@ -68,7 +102,7 @@ def test_a_client_does_not_depend_on_its_company(written: bool, monkeypatch: pyt
 
 @RUNS
 def test_wide_layers_and_many_classes_take_their_own_ways(monkeypatch: pytest.MonkeyPatch) -> None:
-    for width, classes, kept in ((8, 12, 1), (8, 2048, 6), (130, 2048, 1)):
+    for width, classes, kept in ((8, 12, 1), (8, 2048, 8), (130, 2048, 1)):
         hidden, w, b, targets, weights = drawn(2, width, classes, False)
         assert len(head.forward(hidden, w, b, targets, weights, "ieee")[1]) == kept
 

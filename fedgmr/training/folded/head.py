@@ -7,10 +7,11 @@ gradient too, and the backward pass is one product for the weights, for which lo
 classes are few or hidden values are wide, logits are written, and the layer is one of `linear.py`. Positions without
 weight, such as padding, are put behind the others, and no program walks for them.
 
-Matrix units want the sum's numbers side by side in both operands: `_turn` makes transposed copies for the products
-whose operand would lie crosswise. Widths are cut in pieces of 64 + 32, so that 96 is not 128. The target's logit is
-added up without the rounding of "tf32". A client whose hidden values lie in a piece of 32 (`ranges`) computes with no
-others. Read next: `linear.py`.
+Where TF32 is allowed, products are of half precision, which keeps as many digits at twice the rate, and needs no
+transposed copies. Its range is narrow, so what goes in is scaled by powers of two: hidden values and weights by their
+largest, powers by 2 ^ 15. The target's logit is added up without any of this. Widths are cut in pieces of 64 + 32, so
+that 96 is not 128. A client whose hidden values lie in a piece of 32 (`ranges`) computes with no others. Read next:
+`linear.py`.
 """
 
 from collections.abc import Sequence
@@ -30,10 +31,15 @@ _WIDEST = 128  # hidden values that a program keeps
 _ENOUGH = 128  # programs a client should keep busy in the forward pass
 _LOG2E = tl.constexpr(1.4426950408889634)
 _PIECE = tl.constexpr(32)  # hidden values: the smallest that matrix units are kept busy with
+_HEIGHT = tl.constexpr(13)  # the largest number of half precision is below 2 ^ 16; scaled ones are below 2 ^ 14
+_TO_ONE = tl.constexpr(2.0**-14)  # from there
+_LIFT = tl.constexpr(15.0)  # of powers, which are 1 at most
+_SURE = tl.constexpr(2.0**15)  # what 1 is then
+_SHARES = tl.constexpr(64)  # of a matrix whose largest number is looked for
+_SIZE = 1024
 # Rows are positions, columns are classes.
 _FORWARD = Tiles(rows=128, columns=64, warps=8, stages=3)
 _BACKWARD = Tiles(rows=64, columns=128, warps=8, stages=3)
-_THREE_STAGES = 96  # hidden values
 
 
 def forward(
@@ -59,28 +65,48 @@ def forward(
         add_parts(losses[:, :, None], sums)
         return sums, (slopes,)
     tiles, ranges = _FORWARD if precision == "tf32" else EXACT, ranges or everything(hidden)
-    turned, (biases, bias_row) = _turned(w), optional(b, hidden)
+    (biases, bias_row), factors = optional(b, hidden), hidden.new_ones((3, clients))
     order, counts = targets.new_empty(targets.shape, dtype=torch.int32), targets.new_empty(clients, dtype=torch.int32)
-    _arrange[(clients,)](weights, order, counts, positions, SIZE=1024)
+    _arrange[(clients,)](weights, order, counts, factors[2], positions, SIZE=_SIZE)
+    half = precision == "tf32"
+    packed, given = hidden.new_empty(hidden.shape, dtype=torch.float16 if half else hidden.dtype), w
+    _pack[(cdiv(positions, 16), clients)](
+        hidden, _largest(hidden) if half else hidden, factors[0], packed, order, counts, positions, width, ROWS=16,
+        WIDTH=triton.next_power_of_2(width), HALF=half,
+    )  # fmt: skip
+    if half:
+        given = w.new_empty(w.shape, dtype=torch.float16)
+        numbers = classes * width
+        _scale[(cdiv(numbers, _SIZE), clients)](w, _largest(w), factors[1], given, w.stride(0), numbers, SIZE=_SIZE)
     splits = min(cdiv(_ENOUGH, cdiv(positions, tiles.rows)), cdiv(classes, 512))
     share = cdiv(cdiv(classes, splits), tiles.columns) * tiles.columns
     splits = cdiv(classes, share)
     tops, totals = (hidden.new_empty((clients, splits, positions)) for _ in range(2))
     pulls = hidden.new_empty((clients, splits, positions, width))
     _walk[(cdiv(positions, tiles.rows), splits, clients)](
-        hidden, w, biases, hidden if absent is None else absent, turned, order, counts, tops, totals, pulls,
-        ranges.given, ranges.stride, w.stride(0), bias_row, turned.shape[2], positions, classes, width, share, splits,
+        packed, given, biases, hidden if absent is None else absent, counts, factors, tops, totals, pulls, ranges.given,
+        ranges.stride, given.stride(0), bias_row, clients, positions, classes, width, share, splits,
         BIAS=b is not None, MASKED=absent is not None, NARROW=ranges.narrow, **_blocks(width, tiles, precision),
     )  # fmt: skip
     heights, shares, goals = torch.empty_like(weights), torch.empty_like(weights), torch.empty_like(order)
-    packed, dhidden = torch.empty_like(hidden), torch.empty_like(hidden)
+    dhidden = torch.empty_like(hidden)
     _combine[(cdiv(positions, 16), clients)](
-        hidden, w, biases, targets, weights, order, counts, tops, totals, pulls, heights, losses, shares, goals, packed,
-        dhidden, ranges.given, ranges.stride, w.stride(0), bias_row, positions, classes, width, splits, POSITIONS=16,
-        WIDTH=triton.next_power_of_2(width), BIAS=b is not None, NARROW=ranges.narrow,
+        hidden, w, biases, targets, weights, order, counts, factors, tops, totals, pulls, heights, losses, shares,
+        goals, dhidden, ranges.given, ranges.stride, w.stride(0), bias_row, clients, positions, classes, width, splits,
+        POSITIONS=16, WIDTH=triton.next_power_of_2(width), BIAS=b is not None, NARROW=ranges.narrow,
     )  # fmt: skip
     add_parts(losses[:, :, None], sums)
-    return sums, (dhidden, packed, heights, shares, goals, counts, *([] if absent is None else [absent]))
+    return sums, (
+        dhidden,
+        packed,
+        given,
+        factors,
+        heights,
+        shares,
+        goals,
+        counts,
+        *([] if absent is None else [absent]),
+    )
 
 
 def input_gradients(kept: Sequence[Tensor], w: Tensor, precision: str, ranges: Ranges | None = None) -> Tensor:
@@ -100,15 +126,14 @@ def weight_gradients(
         linear.weight_gradients(kept[0], hidden, dw, db, precision, ranges)
         return
     ranges = ranges or everything(hidden)
-    _, packed, heights, shares, goals, counts, *absent = kept
-    (clients, positions, width), classes, turned = hidden.shape, w.shape[1], _turned(packed)
+    _, packed, given, factors, heights, shares, goals, counts, *absent = kept
+    (clients, positions, width), classes = hidden.shape, w.shape[1]
     tiles = _BACKWARD if precision == "tf32" else EXACT
     (biases, bias_row), (dbiases, dbias_row) = optional(b, hidden), optional(db, dw)
     _weigh[(cdiv(classes, tiles.columns), clients)](
-        packed, turned, w, biases, absent[0] if absent else packed, goals, shares, heights, counts, dw, dbiases,
-        ranges.given, ranges.stride, w.stride(0), bias_row, dw.stride(0), dbias_row, turned.shape[2], positions,
-        classes, width, BIAS=b is not None, MASKED=len(absent) > 0, NARROW=ranges.narrow,
-        **_blocks(width, tiles, precision),
+        packed, given, biases, absent[0] if absent else packed, goals, shares, heights, counts, factors, dw, dbiases,
+        ranges.given, ranges.stride, given.stride(0), bias_row, dw.stride(0), dbias_row, clients, positions, classes,
+        width, BIAS=b is not None, MASKED=len(absent) > 0, NARROW=ranges.narrow, **_blocks(width, tiles, precision),
     )  # fmt: skip
 
 
@@ -116,18 +141,75 @@ def _blocks(width: int, tiles: Tiles, precision: str) -> dict[str, Any]:
     """Block sizes; the width is cut into powers of two, of which the second may be none."""
     first, second = (64, 32) if 64 < width <= 96 else (max(32, triton.next_power_of_2(width)), 0)
     sizes = {"POSITIONS": tiles.rows, "CLASSES": tiles.columns, "FIRST": first, "SECOND": second}
-    stages = tiles.stages if first + second <= _THREE_STAGES else 2  # more would not fit into an SM's memory
-    return {**sizes, "EVEN": first + second == width, "PRECISION": precision, **tiles.launch, "num_stages": stages}
+    return {**sizes, "EVEN": first + second == width, "HALF": precision == "tf32", **tiles.launch}
 
 
-def _turned(matrices: Tensor) -> Tensor:
-    """Each client's matrix [rows, columns] transposed, with zeros up to a multiple of 128 rows."""
-    clients, rows, columns = matrices.shape
-    room = cdiv(rows, 128) * 128
-    turned = matrices.new_empty((clients, columns, room))
-    grid = (room // 64, cdiv(columns, 32), clients)
-    _turn[grid](matrices, turned, matrices.stride(0), rows, columns, room, ROWS=64, COLUMNS=32)
-    return turned
+def _largest(matrices: Tensor) -> Tensor:
+    """Of each client's matrix the largest distance from zero, by shares."""
+    clients, numbers = len(matrices), matrices[0].numel()
+    parts = matrices.new_empty((clients, _SHARES.value))
+    share = cdiv(cdiv(numbers, _SHARES.value), _SIZE) * _SIZE
+    _look[(_SHARES.value, clients)](matrices, parts, matrices.stride(0), numbers, share, SIZE=_SIZE)
+    return parts
+
+
+@triton.jit
+def _power_below(largest):  # type: ignore[no-untyped-def]
+    """The power of two that brings a number below 2 ^ 14 and not below 2 ^ 13; 1 for zero."""
+    exponent = ((largest.to(tl.int32, bitcast=True) >> 23) & 255) - 127
+    return tl.where(largest > 0.0, tl.exp2(-(tl.maximum(exponent, -100) - _HEIGHT).to(tl.float32)), 1.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _look(matrices, parts, stride, numbers, share, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The largest distance from zero in a share of a matrix."""
+    client = tl.program_id(1).to(tl.int64)
+    matrices += client * stride
+    begin = tl.program_id(0) * share
+    end = tl.minimum(begin + share, numbers)
+    largest = tl.zeros([SIZE], tl.float32)
+    for start in range(begin, end, SIZE):
+        at = start + tl.arange(0, SIZE)
+        largest = tl.maximum(largest, tl.abs(tl.load(matrices + at, mask=at < end, other=0.0)))
+    tl.store(parts + client * _SHARES + tl.program_id(0), tl.max(largest, 0))
+
+
+@triton.jit
+def _factor(parts, factors, client):  # type: ignore[no-untyped-def]
+    """A client's power of two; one of its programs writes it down."""
+    factor = _power_below(tl.max(tl.load(parts + client * _SHARES + tl.arange(0, _SHARES)), 0))
+    tl.store(factors + client, factor, mask=tl.program_id(0) == 0)
+    return factor
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _scale(matrices, parts, factors, scaled, stride, numbers, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A block of a matrix by its power of two."""
+    client = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    value = tl.load(matrices + client * stride + at, mask=at < numbers, other=0.0) * _factor(parts, factors, client)
+    tl.store(scaled + client * numbers + at, value.to(scaled.dtype.element_ty), mask=at < numbers)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _pack(  # type: ignore[no-untyped-def]
+    hidden, parts, factors, packed, order, counts, positions, width, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
+):  # fmt: skip
+    """Hidden values in the order of `order`, by their power of two if HALF, with zeros for positions without weight."""
+    client = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    told = place < tl.load(counts + client)
+    position = tl.load(order + client * positions + place, mask=told, other=0)
+    column = tl.arange(0, WIDTH)
+    inside = (place < positions)[:, None] & (column < width)[None, :]
+    known = told[:, None] & (column < width)[None, :]
+    hidden += client * positions * width
+    value = tl.load(hidden + position[:, None] * width + column[None, :], mask=known, other=0.0)
+    if HALF:
+        value *= _factor(parts, factors, client)
+    to = packed + client * positions * width + place[:, None] * width + column[None, :]
+    tl.store(to, value.to(packed.dtype.element_ty), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -138,51 +220,27 @@ def _tile(matrix, row, column, real, width, EVEN: tl.constexpr):  # type: ignore
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _crossed(matrix, row, column, real, width, EVEN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[column, row] of the same."""
-    mask = real[None, :] if EVEN else real[None, :] & (column < width)[:, None]
-    return tl.load(matrix + row[None, :] * width + column[:, None], mask=mask, other=0.0)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _across(turned, row, column, room, width, EVEN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """[row, column] of a matrix that has been transposed."""
-    at = turned + column[None, :] * room + row[:, None]
-    return tl.load(at) if EVEN else tl.load(at, mask=(column < width)[None, :], other=0.0)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def _write(matrix, row, column, value, real, width, EVEN: tl.constexpr):  # type: ignore[no-untyped-def]
     mask = real[:, None] if EVEN else real[:, None] & (column < width)[None, :]
     tl.store(matrix + row[:, None] * width + column[None, :], value, mask=mask)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _turn(  # type: ignore[no-untyped-def]
-    matrices, turned, stride, rows, columns, room, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):
-    """A block of a matrix, transposed."""
-    client = tl.program_id(2).to(tl.int64)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (row < rows)[:, None] & (column < columns)[None, :]
-    value = tl.load(matrices + client * stride + row[:, None] * columns + column[None, :], mask=inside, other=0.0)
-    to = turned + client * columns * room + column[:, None] * room + row[None, :]
-    tl.store(to, tl.trans(value), mask=(column < columns)[:, None])
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _arrange(weights, order, counts, positions, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A client's positions with weight, then the others, and how many have one."""
+def _arrange(weights, order, counts, factors, positions, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A client's positions with weight, then the others; how many have one, and the power of two for the weights."""
     client = tl.program_id(0).to(tl.int64)
     weights += client * positions
     order += client * positions
     counted = tl.zeros([SIZE], tl.int32)
+    largest = tl.zeros([SIZE], tl.float32)
     for start in range(0, positions, SIZE):
         position = start + tl.arange(0, SIZE)
-        counted += (tl.load(weights + position, mask=position < positions, other=0.0) != 0.0).to(tl.int32)
+        weight = tl.load(weights + position, mask=position < positions, other=0.0)
+        counted += (weight != 0.0).to(tl.int32)
+        largest = tl.maximum(largest, tl.abs(weight))
     count = tl.sum(counted, 0)
     tl.store(counts + client, count)
+    tl.store(factors + client, _power_below(tl.max(largest, 0)) * _TO_ONE)
     met = count * 0
     for start in range(0, positions, SIZE):
         position = start + tl.arange(0, SIZE)
@@ -191,6 +249,11 @@ def _arrange(weights, order, counts, positions, SIZE: tl.constexpr):  # type: ig
         before = met + tl.cumsum(told.to(tl.int32), 0) - told.to(tl.int32)
         tl.store(order + tl.where(told, before, count + position - before), position, mask=there)
         met += tl.sum(told.to(tl.int32), 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _product(one, other, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.dot(one, other) if HALF else tl.dot(one, other, input_precision="ieee")
 
 
 @triton.jit
@@ -209,27 +272,31 @@ def _piece(given, client, stride):  # type: ignore[no-untyped-def]
     return begin, tl.load(given + stride + client) <= begin + _PIECE
 
 
+@triton.jit
+def _unit(factors, client, clients):  # type: ignore[no-untyped-def]
+    """A logit of 1, in powers of two, is so much in a product."""
+    return _LOG2E / (tl.load(factors + client) * tl.load(factors + clients + client))
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def _walk(  # type: ignore[no-untyped-def]
-    hidden, w, b, absent, turned, order, counts, tops, totals, pulls, given, range_stride, w_row, b_row, room,
-    positions, classes, width, share, splits, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr,
+    hidden, w, b, absent, counts, factors, tops, totals, pulls, given, range_stride, w_row, b_row, clients, positions,
+    classes, width, share, splits, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr,
     SECOND: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, NARROW: tl.constexpr,
-    PRECISION: tl.constexpr,
+    HALF: tl.constexpr,
 ):  # fmt: skip
     """Of a block of positions over a share of the classes: highest logit, sum of powers, class weights by power.
 
-    Logits are counted in powers of two. Results lie in the order of `order`.
+    Logits are counted in powers of two. Results lie in the order of `order`, as the hidden values do.
     """
     client = tl.program_id(2).to(tl.int64)
     w += client * w_row
     b += client * b_row
     absent += client * classes
     hidden += client * positions * width
-    turned += client * width * room
+    unit = _unit(factors, client, clients)
     count = tl.load(counts + client)
     place = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
-    real = place < count
-    position = tl.load(order + client * positions + place, mask=real, other=0)
     first = tl.program_id(1) * share
     last = tl.where(tl.program_id(0) * POSITIONS < count, tl.minimum(classes, first + share), 0)
     to = (client * splits + tl.program_id(1)) * positions + place
@@ -240,59 +307,60 @@ def _walk(  # type: ignore[no-untyped-def]
         small = tl.constexpr(False)
     if small:
         _walk_columns(
-            hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes,
-            width, begin, POSITIONS, CLASSES, _PIECE, 0, False, BIAS, MASKED, PRECISION,
+            hidden, w, b, absent, tops, totals, pulls, place, place < count, to, first, last, classes, width, begin,
+            unit, POSITIONS, CLASSES, _PIECE, 0, False, BIAS, MASKED, HALF,
         )  # fmt: skip
     else:
         _walk_columns(
-            hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes,
-            width, 0, POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, PRECISION,
+            hidden, w, b, absent, tops, totals, pulls, place, place < count, to, first, last, classes, width, 0, unit,
+            POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, HALF,
         )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _walk_columns(  # type: ignore[no-untyped-def]
-    hidden, w, b, absent, turned, tops, totals, pulls, position, real, to, first, last, room, classes, width, begin,
+    hidden, w, b, absent, tops, totals, pulls, place, real, to, first, last, classes, width, begin, unit,
     POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, EVEN: tl.constexpr,
-    BIAS: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, MASKED: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """The same with the hidden values from `begin` on."""
+    lift = _LIFT if HALF else 0.0
     one = begin + tl.arange(0, FIRST)
-    hidden_1 = _tile(hidden, position, one, real, width, EVEN)
+    hidden_1 = _tile(hidden, place, one, real, width, EVEN)
     pull_1 = tl.zeros([POSITIONS, FIRST], tl.float32)
     if SECOND > 0:
         two = begin + FIRST + tl.arange(0, SECOND)
-        hidden_2 = _tile(hidden, position, two, real, width, EVEN)
+        hidden_2 = _tile(hidden, place, two, real, width, EVEN)
         pull_2 = tl.zeros([POSITIONS, SECOND], tl.float32)
     top = tl.full([POSITIONS], float("-inf"), tl.float32)
     total = tl.zeros([POSITIONS], tl.float32)
     for start in range(first, last, CLASSES):
         label = start + tl.arange(0, CLASSES)
         there = label < classes
-        weight = _crossed(w, label, one, there, width, EVEN)
-        logit = tl.dot(hidden_1, weight, input_precision=PRECISION)
+        weight_1 = _tile(w, label, one, there, width, EVEN)
+        logit = _product(hidden_1, tl.trans(weight_1), HALF)
         if SECOND > 0:
-            weight = _crossed(w, label, two, there, width, EVEN)
-            logit = tl.dot(hidden_2, weight, logit, input_precision=PRECISION)
+            weight_2 = _tile(w, label, two, there, width, EVEN)
+            logit += _product(hidden_2, tl.trans(weight_2), HALF)
+        logit *= unit
         if BIAS:
-            logit += tl.load(b + label, mask=there, other=0.0)[None, :]
+            logit += _LOG2E * tl.load(b + label, mask=there, other=0.0)[None, :]
         if MASKED:
             lost = tl.load(absent + label, mask=there, other=0) != 0
             logit = tl.where(lost[None, :], 0.0, logit)
-        logit = tl.where(there[None, :], logit * _LOG2E, float("-inf"))
+        logit = tl.where(there[None, :], logit, float("-inf"))
         higher = tl.maximum(top, tl.max(logit, 1))
-        power = tl.exp2(logit - higher[:, None])
+        power = tl.exp2(logit - (higher - lift)[:, None])
         shrink = tl.exp2(top - higher)
         total = total * shrink + tl.sum(power, 1)
         top = higher
         if MASKED:
             power = tl.where(lost[None, :], 0.0, power)
-        across = _across(turned, label, one, room, width, EVEN)
-        pull_1 = _added(tl.dot(power, across, input_precision=PRECISION), pull_1, shrink[:, None])
+        power = power.to(weight_1.dtype)
+        pull_1 = _added(_product(power, weight_1, HALF), pull_1, shrink[:, None])
         if SECOND > 0:
-            across = _across(turned, label, two, room, width, EVEN)
-            pull_2 = _added(tl.dot(power, across, input_precision=PRECISION), pull_2, shrink[:, None])
-    tl.store(tops + to, top, mask=real)
+            pull_2 = _added(_product(power, weight_2, HALF), pull_2, shrink[:, None])
+    tl.store(tops + to, top - lift, mask=real)
     tl.store(totals + to, total, mask=real)
     _write(pulls, to, one, pull_1, real, width, EVEN)
     if SECOND > 0:
@@ -301,9 +369,9 @@ def _walk_columns(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _combine(  # type: ignore[no-untyped-def]
-    hidden, w, b, targets, weights, order, counts, tops, totals, pulls, heights, losses, shares, goals, packed, dhidden,
-    given, range_stride, w_row, b_row, positions, classes, width, splits, POSITIONS: tl.constexpr, WIDTH: tl.constexpr,
-    BIAS: tl.constexpr, NARROW: tl.constexpr,
+    hidden, w, b, targets, weights, order, counts, factors, tops, totals, pulls, heights, losses, shares, goals,
+    dhidden, given, range_stride, w_row, b_row, clients, positions, classes, width, splits, POSITIONS: tl.constexpr,
+    WIDTH: tl.constexpr, BIAS: tl.constexpr, NARROW: tl.constexpr,
 ):  # fmt: skip
     """From the shares of all classes, in their order: log-sum-exp in powers of two, loss, gradient of `hidden`.
 
@@ -347,19 +415,19 @@ def _combine(  # type: ignore[no-untyped-def]
         logit += tl.load(b + client * b_row + target, mask=told, other=0.0)
     tl.store(heights + at, height, mask=there)
     tl.store(losses + at, weight * (height / _LOG2E - logit), mask=there)
-    tl.store(shares + at, weight, mask=there)
+    tl.store(shares + at, weight * tl.load(factors + 2 * clients + client), mask=there)
     tl.store(goals + at, target.to(tl.int32), mask=there)
-    tl.store(packed + at[:, None] * width + column[None, :], value, mask=inside)
-    slope = weight[:, None] * (pull / total[:, None] - own)
+    scale = total * tl.load(factors + clients + client)
+    slope = weight[:, None] * (pull / scale[:, None] - own)
     tl.store(dhidden + own_at[:, None] * width + column[None, :], slope, mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _weigh(  # type: ignore[no-untyped-def]
-    hidden, turned, w, b, absent, targets, weights, heights, counts, dw, db, given, range_stride, w_row, b_row, dw_row,
-    db_row, room, positions, classes, width, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr,
+    hidden, w, b, absent, targets, weights, heights, counts, factors, dw, db, given, range_stride, w_row, b_row, dw_row,
+    db_row, clients, positions, classes, width, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr,
     SECOND: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, NARROW: tl.constexpr,
-    PRECISION: tl.constexpr,
+    HALF: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the weights of a block of classes, over all positions with weight; they come first."""
     client = tl.program_id(1).to(tl.int64)
@@ -369,7 +437,6 @@ def _weigh(  # type: ignore[no-untyped-def]
     dw += client * dw_row
     db += client * db_row
     hidden += client * positions * width
-    turned += client * width * room
     targets += client * positions
     weights += client * positions
     heights += client * positions
@@ -381,23 +448,26 @@ def _weigh(  # type: ignore[no-untyped-def]
         small = tl.constexpr(False)
     if small:
         _weigh_columns(
-            hidden, turned, w, b, absent, targets, weights, heights, count, dw, db, room, classes, width, begin,
-            POSITIONS, CLASSES, _PIECE, 0, False, BIAS, MASKED, PRECISION,
+            hidden, w, b, absent, targets, weights, heights, count, factors, dw, db, client, clients, classes, width,
+            begin, POSITIONS, CLASSES, _PIECE, 0, False, BIAS, MASKED, HALF,
         )  # fmt: skip
     else:
         _weigh_columns(
-            hidden, turned, w, b, absent, targets, weights, heights, count, dw, db, room, classes, width, 0,
-            POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, PRECISION,
+            hidden, w, b, absent, targets, weights, heights, count, factors, dw, db, client, clients, classes, width, 0,
+            POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, HALF,
         )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _weigh_columns(  # type: ignore[no-untyped-def]
-    hidden, turned, w, b, absent, targets, weights, heights, count, dw, db, room, classes, width, begin,
+    hidden, w, b, absent, targets, weights, heights, count, factors, dw, db, client, clients, classes, width, begin,
     POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, EVEN: tl.constexpr,
-    BIAS: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, MASKED: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """The same with the hidden values from `begin` on."""
+    lift = _LIFT if HALF else 0.0
+    sure = _SURE if HALF else 1.0
+    unit = _unit(factors, client, clients)
     label = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
     there = label < classes
     one = begin + tl.arange(0, FIRST)
@@ -408,39 +478,41 @@ def _weigh_columns(  # type: ignore[no-untyped-def]
         weight_2 = _tile(w, label, two, there, width, EVEN)
         sums_2 = tl.zeros([CLASSES, SECOND], tl.float32)
     if BIAS:
-        bias = tl.load(b + label, mask=there, other=0.0)
+        bias = _LOG2E * tl.load(b + label, mask=there, other=0.0)
         bias_sums = tl.zeros([CLASSES], tl.float32)
     if MASKED:
         lost = tl.load(absent + label, mask=there, other=0) != 0
     for start in range(0, count, POSITIONS):
         position = start + tl.arange(0, POSITIONS)
         real = position < count
-        value = _crossed(hidden, position, one, real, width, EVEN)
-        logit = tl.dot(weight_1, value, input_precision=PRECISION)
+        value_1 = _tile(hidden, position, one, real, width, EVEN)
+        logit = _product(weight_1, tl.trans(value_1), HALF)
         if SECOND > 0:
-            value = _crossed(hidden, position, two, real, width, EVEN)
-            logit = tl.dot(weight_2, value, logit, input_precision=PRECISION)
+            value_2 = _tile(hidden, position, two, real, width, EVEN)
+            logit += _product(weight_2, tl.trans(value_2), HALF)
+        logit *= unit
         if BIAS:
             logit += bias[:, None]
         height = tl.load(heights + position, mask=real, other=float("inf"))
         share = tl.load(weights + position, mask=real, other=0.0)
         target = tl.load(targets + position, mask=real, other=-1)
-        likely = tl.exp2(logit * _LOG2E - height[None, :])
-        slope = tl.where(label[:, None] == target[None, :], likely - 1.0, likely) * share[None, :]
+        likely = tl.exp2(logit - (height - lift)[None, :])
+        slope = tl.where(label[:, None] == target[None, :], likely - sure, likely) * share[None, :]
         if MASKED:
             slope = tl.where(lost[:, None], 0.0, slope)
         if BIAS:
             bias_sums += tl.sum(slope, 1)
-        across = _across(turned, position, one, room, width, EVEN)
-        sums_1 = _added(tl.dot(slope, across, input_precision=PRECISION), sums_1, 1.0)
+        slope = slope.to(value_1.dtype)
+        sums_1 = _added(_product(slope, value_1, HALF), sums_1, 1.0)
         if SECOND > 0:
-            across = _across(turned, position, two, room, width, EVEN)
-            sums_2 = _added(tl.dot(slope, across, input_precision=PRECISION), sums_2, 1.0)
-    _write(dw, label, one, sums_1, there, width, EVEN)
+            sums_2 = _added(_product(slope, value_2, HALF), sums_2, 1.0)
+    back = 1.0 / (sure * tl.load(factors + 2 * clients + client))
+    scale = back / tl.load(factors + client)
+    _write(dw, label, one, sums_1 * scale, there, width, EVEN)
     if SECOND > 0:
-        _write(dw, label, two, sums_2, there, width, EVEN)
+        _write(dw, label, two, sums_2 * scale, there, width, EVEN)
     if BIAS:
-        tl.store(db + label, bias_sums, mask=there)
+        tl.store(db + label, bias_sums * back, mask=there)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
