@@ -68,6 +68,7 @@ def test_other_threads_launch() -> None:
 def test_a_kernel_that_cannot_be_compiled_says_so_at_its_launch() -> None:
     room = torch.zeros(16, device="cuda")
     compile_ahead(lambda: _fill[(1,)](room, 2.0, 17))
+    compile_ahead(lambda: 1 / 0)
     with pytest.raises(Exception, match="power of 2"):
         _fill[(1,)](room, 2.0, 17)
 

@@ -7,6 +7,7 @@ nothing launched, and what it would have launched is compiled on all cores of th
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -23,13 +24,14 @@ _launch = JITFunction.__getitem__
 def compile_ahead(work: Callable[[], object]) -> None:
     """Compile the kernels that `work` launches, and launch none: what they would have written is anything.
 
-    A kernel that cannot be compiled says so when it is launched for good.
+    What cannot be done or compiled says so when the work is done for good.
     """
     if not isinstance(triton.jit(_nothing), JITFunction) or not hasattr(triton, "AsyncCompileMode"):
         return  # in the interpreter, or with an older Triton
     token = _withheld.set(True)
     try:
         with (
+            suppress(Exception),
             ThreadPoolExecutor() as pool,
             triton.AsyncCompileMode(pool, ignore_errors=True),
             torch.autograd.set_multithreading_enabled(False),  # backward passes are seen here, too
