@@ -99,7 +99,7 @@ def _redraw(model: nn.Module) -> None:
 
 def _gradients(model: nn.Module, outputs: Tensor, slopes: Tensor) -> Mapping[str, Tensor]:
     named = dict(model.named_parameters())
-    found = torch.autograd.grad(outputs, list(named.values()), slopes, materialize_grads=True)
+    found = torch.autograd.grad((outputs * slopes).sum(), list(named.values()), materialize_grads=True)
     return dict(zip(named, found, strict=True))
 
 

@@ -88,7 +88,8 @@ def _step(
     layer: nn.Linear, weight: Tensor, rows: Tensor, gradients: Tensor, mask: BitMask | None
 ) -> Callable[[], None]:
     def step() -> None:
-        _, of_weight = torch.autograd.grad(layer(rows), [rows, weight], gradients)
+        # Given to `grad`, they would make PyTorch import sympy, which takes most of a second.
+        _, of_weight = torch.autograd.grad((layer(rows) * gradients).sum(), [rows, weight])
         with torch.no_grad():
             weight.add_(of_weight, alpha=-1e-3)
             if mask is not None:
