@@ -35,7 +35,7 @@ BROWSER ?= chromium
 TRITON ?= triton==3.9.0
 
 BIN := $(VENV)/bin
-KERNELS := tests/training/test_fused.py tests/training/test_captured.py tests/training/test_stacked.py tests/training/test_evaluation_head.py tests/server/test_fused_sums.py tests/equivalence/test_graphed.py $(wildcard tests/training/test_folded*.py)
+KERNELS := tests/training/test_fused.py tests/training/test_captured.py tests/training/test_stacked.py tests/training/test_evaluation_head.py tests/benchmarks/test_compiled.py tests/server/test_fused_sums.py tests/equivalence/test_graphed.py $(wildcard tests/training/test_folded*.py)
 FLOWER := tests/flower tests/deploy tests/equivalence/test_flower_equals_simulated.py tests/e2e/test_deploy.py tests/e2e/test_deploy_faults.py tests/e2e/test_deploy_network.py tests/e2e/test_deploy_strangers.py
 EXTRA_TESTS := tests/experiments/test_onnx.py tests/trackers/test_packages.py
 
