@@ -73,6 +73,18 @@ def test_a_kernel_that_cannot_be_compiled_says_so_at_its_launch() -> None:
         _fill[(1,)](room, 2.0, 17)
 
 
+def test_what_nothing_has_written_is_no_number_that_hurts() -> None:
+    seen: list[float] = []
+
+    def work() -> None:
+        room = torch.full((8,), torch.nan, device="cuda", requires_grad=True)
+        seen.extend([float(torch.empty_like(room).sum()), float(room.new_empty(8, dtype=torch.int64).sum())])
+        (room * 2).sum().backward()
+
+    compile_ahead(work)
+    assert seen == [8.0, 0.0]
+
+
 def test_a_run_launches_what_was_compiled_ahead() -> None:
     run = objects_of(residual(), batch_size=5)
     with compiled() as seen:

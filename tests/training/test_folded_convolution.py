@@ -78,9 +78,9 @@ class Stack:
         """The weights of some clients, inputs and outputs exchanged."""
         case, weights = self.case, self.matrix[clients]
         shape = torch.Size([case.outputs, case.kernel, case.kernel, case.inputs])
-        made = Turned({"weight": (16, shape), "bias": (0, shape[:1])}, CLIENTS, self.row, weights.device)
+        made = Turned({"bias": (0, shape[:1]), "other": (0, shape), "weight": (16, shape)}, CLIENTS, weights.device)
         made.turn(weights, len(weights))
-        return made.rows[: len(weights)]
+        return made.of("weight", len(weights))
 
     def computed(self, products: ConvProducts, clients: slice) -> list[Tensor]:
         """Outputs, gradient of the inputs, and a matrix with those of the weights where the weights lie."""

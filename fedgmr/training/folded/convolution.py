@@ -70,11 +70,12 @@ class ConvProducts:
         return y
 
     def input_gradient(self, dy: Tensor, turned: Tensor, ranges: Ranges | None = None) -> Tensor:
-        """The gradient [C, B, H, W, I] of the inputs, with the rows of turned weights (`turned.py`)."""
+        """The gradient [C, B, H, W, I] of the inputs, with its turned weights [C, ...] (`turned.py`)."""
         layer, count, splits = self.layer, len(dy), self.backward_splits
+        kernels = replace(self.kernels, layer=replace(layer, weight_at=0))
         dx = dy.new_empty((count, self.kernels.batch, layer.height, layer.width, layer.inputs))
         to = dx if splits == 1 else dx.new_empty((count * splits, dx[0].numel()))
-        self.kernels.backward(dy, turned, ranges or everything(dy), dx, dx, to, count, turned=True, splits=splits)
+        kernels.backward(dy, turned, ranges or everything(dy), dx, dx, to, count, turned=True, splits=splits)
         if splits > 1:
             add_parts(to.view(count, splits, -1), dx)
         return dx

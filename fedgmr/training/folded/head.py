@@ -65,14 +65,14 @@ def forward(
         add_parts(losses[:, :, None], sums)
         return sums, (slopes,)
     tiles, ranges = _FORWARD if precision == "tf32" else EXACT, ranges or everything(hidden)
-    (biases, bias_row), factors = optional(b, hidden), hidden.new_ones((3, clients))
+    (biases, bias_row), factors = optional(b, hidden), hidden.new_ones((3, cdiv(clients, 16) * 16))
     order, counts = targets.new_empty(targets.shape, dtype=torch.int32), targets.new_empty(clients, dtype=torch.int32)
     _arrange[(clients,)](weights, order, counts, factors[2], positions, SIZE=_SIZE)
-    half = precision == "tf32"
+    half, apart = precision == "tf32", factors.stride(0)
     packed, given = hidden.new_empty(hidden.shape, dtype=torch.float16 if half else hidden.dtype), w
     _pack[(cdiv(positions, 16), clients)](
-        hidden, _largest(hidden) if half else hidden, factors[0], packed, order, counts, positions, width, ROWS=16,
-        WIDTH=triton.next_power_of_2(width), HALF=half,
+        hidden, _largest(hidden, weights) if half else hidden, factors[0], packed, order, counts, positions, width,
+        ROWS=16, WIDTH=triton.next_power_of_2(width), HALF=half,
     )  # fmt: skip
     if half:
         given = w.new_empty(w.shape, dtype=torch.float16)
@@ -85,15 +85,16 @@ def forward(
     pulls = hidden.new_empty((clients, splits, positions, width))
     _walk[(cdiv(positions, tiles.rows), splits, clients)](
         packed, given, biases, hidden if absent is None else absent, counts, factors, tops, totals, pulls, ranges.given,
-        ranges.stride, given.stride(0), bias_row, clients, positions, classes, width, share, splits,
+        ranges.stride, given.stride(0), bias_row, apart, positions, classes, width, share, splits,
         BIAS=b is not None, MASKED=absent is not None, NARROW=ranges.narrow, **_blocks(width, tiles, precision),
     )  # fmt: skip
     heights, shares, goals = torch.empty_like(weights), torch.empty_like(weights), torch.empty_like(order)
     dhidden = torch.empty_like(hidden)
     _combine[(cdiv(positions, 16), clients)](
         hidden, w, biases, targets, weights, order, counts, factors, tops, totals, pulls, heights, losses, shares,
-        goals, dhidden, ranges.given, ranges.stride, w.stride(0), bias_row, clients, positions, classes, width, splits,
+        goals, dhidden, ranges.given, ranges.stride, w.stride(0), bias_row, apart, positions, classes, width, splits,
         POSITIONS=16, WIDTH=triton.next_power_of_2(width), BIAS=b is not None, NARROW=ranges.narrow,
+        HALF=half,
     )  # fmt: skip
     add_parts(losses[:, :, None], sums)
     return sums, (
@@ -128,11 +129,11 @@ def weight_gradients(
     ranges = ranges or everything(hidden)
     _, packed, given, factors, heights, shares, goals, counts, *absent = kept
     (clients, positions, width), classes = hidden.shape, w.shape[1]
-    tiles = _BACKWARD if precision == "tf32" else EXACT
+    tiles, apart = _BACKWARD if precision == "tf32" else EXACT, factors.stride(0)
     (biases, bias_row), (dbiases, dbias_row) = optional(b, hidden), optional(db, dw)
     _weigh[(cdiv(classes, tiles.columns), clients)](
         packed, given, biases, absent[0] if absent else packed, goals, shares, heights, counts, factors, dw, dbiases,
-        ranges.given, ranges.stride, given.stride(0), bias_row, dw.stride(0), dbias_row, clients, positions, classes,
+        ranges.given, ranges.stride, given.stride(0), bias_row, dw.stride(0), dbias_row, apart, positions, classes,
         width, BIAS=b is not None, MASKED=len(absent) > 0, NARROW=ranges.narrow, **_blocks(width, tiles, precision),
     )  # fmt: skip
 
@@ -144,12 +145,16 @@ def _blocks(width: int, tiles: Tiles, precision: str) -> dict[str, Any]:
     return {**sizes, "EVEN": first + second == width, "HALF": precision == "tf32", **tiles.launch}
 
 
-def _largest(matrices: Tensor) -> Tensor:
-    """Of each client's matrix the largest distance from zero, by shares."""
+def _largest(matrices: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Of each client's matrix the largest distance from zero, by shares; without the rows whose weight is zero."""
     clients, numbers = len(matrices), matrices[0].numel()
     parts = matrices.new_empty((clients, _SHARES.value))
     share = cdiv(cdiv(numbers, _SHARES.value), _SIZE) * _SIZE
-    _look[(_SHARES.value, clients)](matrices, parts, matrices.stride(0), numbers, share, SIZE=_SIZE)
+    told, told_row = optional(weights, matrices)
+    _look[(_SHARES.value, clients)](
+        matrices, told, parts, matrices.stride(0), told_row, numbers, share, matrices.shape[-1], SIZE=_SIZE,
+        TOLD=weights is not None,
+    )  # fmt: skip
     return parts
 
 
@@ -161,7 +166,9 @@ def _power_below(largest):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _look(matrices, parts, stride, numbers, share, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _look(  # type: ignore[no-untyped-def]
+    matrices, weights, parts, stride, weights_row, numbers, share, width, SIZE: tl.constexpr, TOLD: tl.constexpr
+):
     """The largest distance from zero in a share of a matrix."""
     client = tl.program_id(1).to(tl.int64)
     matrices += client * stride
@@ -170,7 +177,10 @@ def _look(matrices, parts, stride, numbers, share, SIZE: tl.constexpr):  # type:
     largest = tl.zeros([SIZE], tl.float32)
     for start in range(begin, end, SIZE):
         at = start + tl.arange(0, SIZE)
-        largest = tl.maximum(largest, tl.abs(tl.load(matrices + at, mask=at < end, other=0.0)))
+        counts = at < end
+        if TOLD:
+            counts = counts & (tl.load(weights + client * weights_row + at // width, mask=counts, other=0.0) != 0.0)
+        largest = tl.maximum(largest, tl.abs(tl.load(matrices + at, mask=counts, other=0.0)))
     tl.store(parts + client * _SHARES + tl.program_id(0), tl.max(largest, 0))
 
 
@@ -273,14 +283,14 @@ def _piece(given, client, stride):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _unit(factors, client, clients):  # type: ignore[no-untyped-def]
+def _unit(factors, client, apart):  # type: ignore[no-untyped-def]
     """A logit of 1, in powers of two, is so much in a product."""
-    return _LOG2E / (tl.load(factors + client) * tl.load(factors + clients + client))
+    return _LOG2E / (tl.load(factors + client) * tl.load(factors + apart + client))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _walk(  # type: ignore[no-untyped-def]
-    hidden, w, b, absent, counts, factors, tops, totals, pulls, given, range_stride, w_row, b_row, clients, positions,
+    hidden, w, b, absent, counts, factors, tops, totals, pulls, given, range_stride, w_row, b_row, apart, positions,
     classes, width, share, splits, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr,
     SECOND: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, NARROW: tl.constexpr,
     HALF: tl.constexpr,
@@ -294,7 +304,7 @@ def _walk(  # type: ignore[no-untyped-def]
     b += client * b_row
     absent += client * classes
     hidden += client * positions * width
-    unit = _unit(factors, client, clients)
+    unit = _unit(factors, client, apart)
     count = tl.load(counts + client)
     place = tl.program_id(0) * POSITIONS + tl.arange(0, POSITIONS)
     first = tl.program_id(1) * share
@@ -350,7 +360,7 @@ def _walk_columns(  # type: ignore[no-untyped-def]
             logit = tl.where(lost[None, :], 0.0, logit)
         logit = tl.where(there[None, :], logit, float("-inf"))
         higher = tl.maximum(top, tl.max(logit, 1))
-        power = tl.exp2(logit - (higher - lift)[:, None])
+        power = tl.exp2((logit - higher[:, None]) + lift)
         shrink = tl.exp2(top - higher)
         total = total * shrink + tl.sum(power, 1)
         top = higher
@@ -360,7 +370,7 @@ def _walk_columns(  # type: ignore[no-untyped-def]
         pull_1 = _added(_product(power, weight_1, HALF), pull_1, shrink[:, None])
         if SECOND > 0:
             pull_2 = _added(_product(power, weight_2, HALF), pull_2, shrink[:, None])
-    tl.store(tops + to, top - lift, mask=real)
+    tl.store(tops + to, top, mask=real)
     tl.store(totals + to, total, mask=real)
     _write(pulls, to, one, pull_1, real, width, EVEN)
     if SECOND > 0:
@@ -370,8 +380,8 @@ def _walk_columns(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _combine(  # type: ignore[no-untyped-def]
     hidden, w, b, targets, weights, order, counts, factors, tops, totals, pulls, heights, losses, shares, goals,
-    dhidden, given, range_stride, w_row, b_row, clients, positions, classes, width, splits, POSITIONS: tl.constexpr,
-    WIDTH: tl.constexpr, BIAS: tl.constexpr, NARROW: tl.constexpr,
+    dhidden, given, range_stride, w_row, b_row, apart, positions, classes, width, splits, POSITIONS: tl.constexpr,
+    WIDTH: tl.constexpr, BIAS: tl.constexpr, NARROW: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """From the shares of all classes, in their order: log-sum-exp in powers of two, loss, gradient of `hidden`.
 
@@ -403,7 +413,7 @@ def _combine(  # type: ignore[no-untyped-def]
         part = tl.exp2(tl.load(tops + split * positions, mask=told, other=0.0) - top)
         total += tl.load(totals + split * positions, mask=told, other=1.0) * part
         pull += tl.load(pulls + split * positions * width, mask=pulled, other=0.0) * part[:, None]
-    height = top + tl.log2(total)
+    height = top + (tl.log2(total) - (_LIFT if HALF else 0.0))
     weight = tl.load(weights + own_at, mask=told, other=0.0)
     target = tl.load(targets + own_at, mask=told, other=-1)
     valid = told & (target >= 0) & (target < classes)
@@ -415,9 +425,9 @@ def _combine(  # type: ignore[no-untyped-def]
         logit += tl.load(b + client * b_row + target, mask=told, other=0.0)
     tl.store(heights + at, height, mask=there)
     tl.store(losses + at, weight * (height / _LOG2E - logit), mask=there)
-    tl.store(shares + at, weight * tl.load(factors + 2 * clients + client), mask=there)
+    tl.store(shares + at, weight * tl.load(factors + 2 * apart + client), mask=there)
     tl.store(goals + at, target.to(tl.int32), mask=there)
-    scale = total * tl.load(factors + clients + client)
+    scale = total * tl.load(factors + apart + client)
     slope = weight[:, None] * (pull / scale[:, None] - own)
     tl.store(dhidden + own_at[:, None] * width + column[None, :], slope, mask=inside)
 
@@ -425,7 +435,7 @@ def _combine(  # type: ignore[no-untyped-def]
 @triton.jit  # type: ignore[untyped-decorator]
 def _weigh(  # type: ignore[no-untyped-def]
     hidden, w, b, absent, targets, weights, heights, counts, factors, dw, db, given, range_stride, w_row, b_row, dw_row,
-    db_row, clients, positions, classes, width, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr,
+    db_row, apart, positions, classes, width, POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr,
     SECOND: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, NARROW: tl.constexpr,
     HALF: tl.constexpr,
 ):  # fmt: skip
@@ -448,26 +458,26 @@ def _weigh(  # type: ignore[no-untyped-def]
         small = tl.constexpr(False)
     if small:
         _weigh_columns(
-            hidden, w, b, absent, targets, weights, heights, count, factors, dw, db, client, clients, classes, width,
+            hidden, w, b, absent, targets, weights, heights, count, factors, dw, db, client, apart, classes, width,
             begin, POSITIONS, CLASSES, _PIECE, 0, False, BIAS, MASKED, HALF,
         )  # fmt: skip
     else:
         _weigh_columns(
-            hidden, w, b, absent, targets, weights, heights, count, factors, dw, db, client, clients, classes, width, 0,
+            hidden, w, b, absent, targets, weights, heights, count, factors, dw, db, client, apart, classes, width, 0,
             POSITIONS, CLASSES, FIRST, SECOND, EVEN, BIAS, MASKED, HALF,
         )  # fmt: skip
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _weigh_columns(  # type: ignore[no-untyped-def]
-    hidden, w, b, absent, targets, weights, heights, count, factors, dw, db, client, clients, classes, width, begin,
+    hidden, w, b, absent, targets, weights, heights, count, factors, dw, db, client, apart, classes, width, begin,
     POSITIONS: tl.constexpr, CLASSES: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, EVEN: tl.constexpr,
     BIAS: tl.constexpr, MASKED: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """The same with the hidden values from `begin` on."""
     lift = _LIFT if HALF else 0.0
     sure = _SURE if HALF else 1.0
-    unit = _unit(factors, client, clients)
+    unit = _unit(factors, client, apart)
     label = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
     there = label < classes
     one = begin + tl.arange(0, FIRST)
@@ -496,7 +506,7 @@ def _weigh_columns(  # type: ignore[no-untyped-def]
         height = tl.load(heights + position, mask=real, other=float("inf"))
         share = tl.load(weights + position, mask=real, other=0.0)
         target = tl.load(targets + position, mask=real, other=-1)
-        likely = tl.exp2(logit - (height - lift)[None, :])
+        likely = tl.minimum(tl.exp2((logit - height[None, :]) + lift), sure)  # of large logits rounding is much
         slope = tl.where(label[:, None] == target[None, :], likely - sure, likely) * share[None, :]
         if MASKED:
             slope = tl.where(lost[:, None], 0.0, slope)
@@ -506,7 +516,7 @@ def _weigh_columns(  # type: ignore[no-untyped-def]
         sums_1 = _added(_product(slope, value_1, HALF), sums_1, 1.0)
         if SECOND > 0:
             sums_2 = _added(_product(slope, value_2, HALF), sums_2, 1.0)
-    back = 1.0 / (sure * tl.load(factors + 2 * clients + client))
+    back = 1.0 / (sure * tl.load(factors + 2 * apart + client))
     scale = back / tl.load(factors + client)
     _write(dw, label, one, sums_1 * scale, there, width, EVEN)
     if SECOND > 0:

@@ -34,7 +34,7 @@ if TRITON:
     from fedgmr.training.folded.spans import Spans
     from fedgmr.training.folded.turned import Turned
     from fedgmr.training.stacked import kernels
-    from fedgmr.training.stacked.ahead import compile_ahead
+    from fedgmr.training.stacked.ahead import compile_ahead, withheld
 
 _log = logging.getLogger(__name__)
 _SIZE = 1024  # of a block of a step
@@ -70,7 +70,7 @@ class FoldedNet(Rows):
         widths = small.widths if small is not None and small.scaled else None
         self._squares = None if widths is None else torch.tensor(widths, device=self.device).square()
         self._spans = Spans(plan.at, most, self.device) if small is not None else None
-        self.turned = Turned(plan.at, most, self.row, self.device)
+        self.turned = Turned(plan.at, most, self.device)
         self._statistics = {place.name: place for place in plan.layout.buffers}
         # Of the step. Where sub-models are by width, they are taken from the clients' and brought back: what a narrow
         # network does not have stays as it is, and there may be some for every width.
@@ -234,6 +234,8 @@ class FoldedNet(Rows):
                 weights = CROSS_ENTROPIES[self._loss](targets).flatten(1).contiguous()
                 absent = self._absent[:count] if self.absent else None
                 losses = self._head.loss(outputs, targets.flatten(1).contiguous(), weights, absent)
+            elif withheld():  # a loss may refuse outputs that nothing has computed
+                losses = outputs.view(count, -1).sum(1)
             else:  # one client after the other: it is not known what the loss does with its samples
                 each = zip(outputs.unflatten(0, (count, -1)), targets, strict=True)
                 losses = torch.stack([self._loss(own, wanted) for own, wanted in each])
