@@ -69,15 +69,7 @@ def forward(
     order, counts = targets.new_empty(targets.shape, dtype=torch.int32), targets.new_empty(clients, dtype=torch.int32)
     _arrange[(clients,)](weights, order, counts, factors[2], positions, SIZE=_SIZE)
     half, apart = precision == "tf32", factors.stride(0)
-    packed, given = hidden.new_empty(hidden.shape, dtype=torch.float16 if half else hidden.dtype), w
-    _pack[(cdiv(positions, 16), clients)](
-        hidden, _largest(hidden, weights) if half else hidden, factors[0], packed, order, counts, positions, width,
-        ROWS=16, WIDTH=triton.next_power_of_2(width), HALF=half,
-    )  # fmt: skip
-    if half:
-        given = w.new_empty(w.shape, dtype=torch.float16)
-        numbers = classes * width
-        _scale[(cdiv(numbers, _SIZE), clients)](w, _largest(w), factors[1], given, w.stride(0), numbers, SIZE=_SIZE)
+    packed, given = _operands(hidden, w, weights, order, counts, factors, half)
     splits = min(cdiv(_ENOUGH, cdiv(positions, tiles.rows)), cdiv(classes, 512))
     share = cdiv(cdiv(classes, splits), tiles.columns) * tiles.columns
     splits = cdiv(classes, share)
@@ -97,17 +89,8 @@ def forward(
         HALF=half,
     )  # fmt: skip
     add_parts(losses[:, :, None], sums)
-    return sums, (
-        dhidden,
-        packed,
-        given,
-        factors,
-        heights,
-        shares,
-        goals,
-        counts,
-        *([] if absent is None else [absent]),
-    )
+    lost = [] if absent is None else [absent]
+    return sums, (dhidden, packed, given, factors, heights, shares, goals, counts, *lost)
 
 
 def input_gradients(kept: Sequence[Tensor], w: Tensor, precision: str, ranges: Ranges | None = None) -> Tensor:
@@ -143,6 +126,23 @@ def _blocks(width: int, tiles: Tiles, precision: str) -> dict[str, Any]:
     first, second = (64, 32) if 64 < width <= 96 else (max(32, triton.next_power_of_2(width)), 0)
     sizes = {"POSITIONS": tiles.rows, "CLASSES": tiles.columns, "FIRST": first, "SECOND": second}
     return {**sizes, "EVEN": first + second == width, "HALF": precision == "tf32", **tiles.launch}
+
+
+def _operands(
+    hidden: Tensor, w: Tensor, weights: Tensor, order: Tensor, counts: Tensor, factors: Tensor, half: bool
+) -> tuple[Tensor, Tensor]:
+    """Hidden values in the order of `order`, and class weights, as products take them; writes the factors of both."""
+    (clients, positions, width), numbers = hidden.shape, w[0].numel()
+    packed = hidden.new_empty(hidden.shape, dtype=torch.float16 if half else hidden.dtype)
+    _pack[(cdiv(positions, 16), clients)](
+        hidden, _largest(hidden, weights) if half else hidden, factors[0], packed, order, counts, positions, width,
+        ROWS=16, WIDTH=triton.next_power_of_2(width), HALF=half,
+    )  # fmt: skip
+    if not half:
+        return packed, w
+    scaled = w.new_empty(w.shape, dtype=torch.float16)
+    _scale[(cdiv(numbers, _SIZE), clients)](w, _largest(w), factors[1], scaled, w.stride(0), numbers, SIZE=_SIZE)
+    return packed, scaled
 
 
 def _largest(matrices: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -235,7 +235,7 @@ class FoldedNet(Rows):
                 absent = self._absent[:count] if self.absent else None
                 losses = self._head.loss(outputs, targets.flatten(1).contiguous(), weights, absent)
             elif withheld():  # a loss may refuse outputs that nothing has computed
-                losses = outputs.view(count, -1).sum(1)
+                losses = outputs.reshape(count, -1).sum(1)
             else:  # one client after the other: it is not known what the loss does with its samples
                 each = zip(outputs.unflatten(0, (count, -1)), targets, strict=True)
                 losses = torch.stack([self._loss(own, wanted) for own, wanted in each])
