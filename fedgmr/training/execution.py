@@ -44,7 +44,15 @@ class ExecutionSettings:
             ),
         },
     )
-    tf32: bool = field(default=True, metadata={"help": "CUDA: products of float32 numbers in TF32"})
+    tf32: bool = field(
+        default=True,
+        metadata={
+            "help": (
+                "CUDA: products of float32 numbers in TF32, those of a last layer of many classes in half precision, "
+                "which has as many digits"
+            )
+        },
+    )
     autocast: Literal["none", "bfloat16"] = field(
         default="none", metadata={"help": "`bfloat16`: forward and backward pass in bfloat16; weights stay as they are"}
     )
