@@ -38,8 +38,8 @@ _SURE = tl.constexpr(2.0**15)  # what 1 is then
 _SHARES = tl.constexpr(64)  # of a matrix whose largest number is looked for
 _SIZE = 1024
 # Rows are positions, columns are classes.
-_FORWARD = Tiles(rows=128, columns=64, warps=8, stages=3)
-_BACKWARD = Tiles(rows=64, columns=128, warps=8, stages=3)
+_FORWARD = Tiles(rows=64, columns=128, warps=4, stages=3)
+_BACKWARD = Tiles(rows=128, columns=64, warps=4, stages=3)
 
 
 def forward(
