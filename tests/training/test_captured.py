@@ -1,7 +1,8 @@
 """Captured steps done again for other tasks, against the same steps done anew; on any device, by `captured.py`."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -95,6 +96,33 @@ def test_stacks(task: Task, method: str, more: dict[str, Any], monkeypatch: pyte
         same_rounds(run, executor.train, anew.train)
     assert [(count, graph.stream) for count, graph in executor._graphs.items()] == [(2, executor._stream)]  # type: ignore[attr-defined]
     assert [side.joined > 0 for side in sides] == [task.name != "dense"] * len(sides)
+
+
+@INTERPRETED
+def test_weights_move_when_they_are_turned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream beside a step does its work as late as its end is waited for."""
+    run = objects_of(pictures())
+    tasks, executor = run.server.tasks(range(3), 0.0), stacked(run)
+    wanted, rows = executor.train(tasks), executor.net.turned.rows
+    begun: list[tuple[Tensor, list[tuple[Tensor, Tensor]]]] = []
+
+    @contextmanager
+    def beside(*read: Tensor) -> Iterator[None]:
+        yield
+        begun.append((rows.clone(), [(given, given.clone()) for given in read]))
+        rows.fill_(torch.nan)
+
+    def wait() -> None:
+        written, read = begun.pop()
+        assert read
+        assert all(torch.equal(given, before) for given, before in read)
+        rows.copy_(written)
+
+    monkeypatch.setattr(executor.net._sides, "beside", beside)
+    monkeypatch.setattr(executor.net._sides, "wait", wait)
+    found = executor.train(tasks)
+    assert all(torch.equal(one.values, other.values) for one, other in zip(found, wanted, strict=True))
+    assert not begun
 
 
 class Waiting(nn.Module):

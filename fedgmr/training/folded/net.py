@@ -32,9 +32,9 @@ if TRITON:
     from fedgmr.training.folded import adam, classes
     from fedgmr.training.folded.layers import Folded, Head, layer_of
     from fedgmr.training.folded.spans import Spans
-    from fedgmr.training.folded.turned import Turned
     from fedgmr.training.stacked import kernels
     from fedgmr.training.stacked.ahead import compile_ahead, withheld
+    from fedgmr.training.stacked.turned import Turned
 
 _log = logging.getLogger(__name__)
 _SIZE = 1024  # of a block of a step
@@ -70,7 +70,7 @@ class FoldedNet(Rows):
         widths = small.widths if small is not None and small.scaled else None
         self._squares = None if widths is None else torch.tensor(widths, device=self.device).square()
         self._spans = Spans(plan.at, most, self.device) if small is not None else None
-        self.turned = Turned(plan.at, most, self.device)
+        self.turned = Turned(plan.at.values(), most, self.device)
         self._statistics = {place.name: place for place in plan.layout.buffers}
         # Of the step. Where sub-models are by width, they are taken from the clients' and brought back: what a narrow
         # network does not have stays as it is, and there may be some for every width.
@@ -260,7 +260,8 @@ class FoldedNet(Rows):
         try:
             compile_ahead(lambda: [self._tried(mixed[:n], given[:n], wanted[:n]) for n in {1, count}])
             together = self._tried(mixed, given, wanted)
-            each = [self._tried(mixed[i : i + 1], given[i : i + 1], wanted[i : i + 1]) for i in range(count)]
+            # Clones, because in a step, too, a client alone begins where memory does: kernels are compiled for that.
+            each = [self._tried(*(t[i : i + 1].clone() for t in (mixed, given, wanted))) for i in range(count)]
             alone = [torch.cat(parts) for parts in zip(*each, strict=True)]
             captured = alone if not self._sides.streams else self._tried(mixed, given, wanted, captured=True)
         except Exception as error:  # whatever it is, another executor can train the model
