@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 from fedgmr.paper.accuracy import Kind, accuracies
 from fedgmr.paper.grid import Setting
 from fedgmr.paper.kept_runs import ResultRow
-from fedgmr.paper.tables import Measure
+from fedgmr.paper.tables import STAND_IN_MARK, Cell
 from fedgmr.reporting.chart import FAINT, INK, Chart
 from fedgmr.reporting.plots import accuracy_figure
 from fedgmr.reporting.records import Curve, Run
 
-Numbers = tuple[Measure | None, Measure | None]  # ours, which is None where nothing was run, and the paper's
 _STRONGEST = 6.0  # points of difference from which on a colour does not get stronger
 _GREY = "#767676"
 _SHOWN = 0.2  # share of accuracy that a figure of curves shows below the lowest end of a line
 
 
-def overview_figure(cells: Mapping[tuple[Setting, str], Numbers], columns: Mapping[str, str]) -> Chart:
+def overview_figure(cells: Mapping[tuple[Setting, str], Cell], columns: Mapping[str, str]) -> Chart:
     """Draw a cell for every setting and method (its title by its name): our number, coloured, above the paper's."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
@@ -33,13 +32,14 @@ def overview_figure(cells: Mapping[tuple[Setting, str], Numbers], columns: Mappi
     # The ends of the palette are too dark to write on.
     palette = LinearSegmentedColormap.from_list("", colormaps["RdBu"](np.linspace(0.22, 0.78, 64)))
     norm, axes = Normalize(-_STRONGEST, _STRONGEST), chart.axes
-    for (setting, method), (ours, paper) in cells.items():
-        row, column = settings.index(setting), list(columns).index(method)
+    for (setting, method), cell in cells.items():
+        row, column, ours, paper = settings.index(setting), list(columns).index(method), cell.ours, cell.paper
         if ours is not None:
             gap = ours.mean - paper.mean if paper else 0.0
             shade = palette(norm(gap, clip=True))
             axes.fill_between([column - 0.5, column + 0.5], row - 0.5, row + 0.5, color=shade, linewidth=0)
-            axes.text(column, row - 0.2, f"{ours.mean:.1f}", ha="center", va="center", size=7.5, color=INK)
+            text = f"{ours.mean:.1f}" + (STAND_IN_MARK if cell.stand_in else "")
+            axes.text(column, row - 0.2, text, ha="center", va="center", size=7.5, color=INK)
         if paper is not None:
             axes.text(column, row + 0.24, f"{paper.mean:.1f}", ha="center", va="center", size=5.5, color=_GREY)
     axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(settings) - 0.5, -0.5))

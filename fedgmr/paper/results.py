@@ -7,7 +7,7 @@ of the same directory, which is taken over word for word.
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from math import hypot
@@ -23,7 +23,7 @@ from fedgmr.paper.other_tables import growth_plan, growth_tables, other_tables
 from fedgmr.paper.overview import curves_figure, overview_figure
 from fedgmr.paper.protocols import PROTOCOLS
 from fedgmr.paper.sub_models import SubModels
-from fedgmr.paper.tables import LARGER, STAND_IN_MARK, Block, Column, Measure, Table
+from fedgmr.paper.tables import LARGER, STAND_IN_MARK, Block, Cell, Column, Measure, Table
 from fedgmr.reporting.chart import Chart
 from fedgmr.reporting.quantities import format_seconds, markdown_table
 from fedgmr.settings.refusals import SettingError
@@ -33,6 +33,10 @@ _COLUMNS = (*PAPER, "fedgmr_without_restoration")  # of the picture
 _HEADER = ("validation (%)", "seeds", "computed in", "device", "commit")
 _WRITER = Block(title="", cells={})  # writes numbers as tables do
 _ON_TEST = "Decisions are made on the test set and nothing is held out, so these accuracies are optimistic."
+_ON_STAND_INS = (
+    "Ours are from data that stands in for the paper's, so a difference also says how much harder or easier that data "
+    "is. Methods can be compared along a line."
+)
 _IN_BRACKETS = (
     "Our number as the pictures have it, with the deviation over seeds where there are several, and the paper's in "
     "brackets; a cell without ours has not been run."
@@ -70,7 +74,7 @@ def results_document(directory: Path, folder: str = "results") -> Results:
         "is compared with them, and nothing else goes by it, except the order of runs that decide on the test set. A "
         "curve is of the number that its row is ordered by.",
         "",
-        *_overview(finished),
+        f"{len(finished)} finished runs, {format_seconds(sum(kept.wall_seconds for kept in finished))} of computing.",
     ]
     for protocol in PROTOCOLS:
         here = [kept for kept in finished if kept.protocol == protocol]
@@ -93,25 +97,24 @@ def _first_page(
     finished: Sequence[KeptRun], paper: Paper, folder: str, figures: dict[str, Callable[[], Chart]]
 ) -> list[str]:
     """A picture for each protocol that has runs of full length; cells that nobody has run are empty."""
-    lines = ["White cells have not been run; they have the paper's number alone."]
+    lines = ["White cells have not been run; they have the paper's number alone.", *_stand_ins(finished)]
     for protocol, terms in PROTOCOLS.items():
         full = [kept for kept in finished if kept.protocol == protocol and not kept.short]
         if not full:
             continue
         chosen = {
-            (setting, row.variant): row.ordered_by
+            (setting, row.variant): replace(row.cell, ours=row.ordered_by)
             for setting in _settings(full, paper)
             for row, _ in _choices(ResultRow.group([e for e in full if e.setting == setting], setting, paper))
         }
         cells = {
-            (setting, method): (chosen.get((setting, method)), paper.first_accuracy(setting, method))
+            (setting, method): chosen.get((setting, method), Cell(paper=paper.first_accuracy(setting, method)))
             for setting in paper.settings("baselines")
             for method in _COLUMNS
         }
         name = f"overview-{protocol}.png"
         figures[name] = partial(overview_figure, cells, {method: named_method(method).title for method in _COLUMNS})
-        done = sum(ours is not None for ours, _ in cells.values())
-        lines += ["", f"**Protocol {protocol}**: {terms.about}. {done} of {len(cells)} cells have been run."]
+        lines += ["", f"**Protocol {protocol}**: {terms.about}. {len(chosen.keys() & cells)} of {len(cells)} cells have been run."]
         lines += ["", f"![All settings and methods, protocol {protocol}]({folder}/{name})"]
     return lines
 
@@ -139,13 +142,12 @@ def _settings(kept: Iterable[KeptRun], paper: Paper) -> list[Setting]:
     return sorted({entry.setting for entry in kept}, key=paper.settings("baselines").index)
 
 
-def _overview(finished: Sequence[KeptRun]) -> list[str]:
-    wall = sum(kept.wall_seconds for kept in finished)
-    stand_ins = dict.fromkeys(kept.stand_in for kept in finished if kept.stand_in)
-    return [
-        f"{len(finished)} finished runs, {format_seconds(wall)} of computing.",
-        *(f"\n{STAND_IN_MARK} Stand-in data: {sentence}." for sentence in stand_ins),
-    ]
+def _stand_ins(finished: Sequence[KeptRun]) -> list[str]:
+    """What stands in for what, and what that means; nothing where all data is the paper's."""
+    sentences = dict.fromkeys(kept.stand_in for kept in finished if kept.stand_in)
+    if not sentences:
+        return []
+    return ["", f"{STAND_IN_MARK} {_ON_STAND_INS}", "", *(f"- {sentence}." for sentence in sentences)]
 
 
 def _chapter(

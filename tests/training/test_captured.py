@@ -1,8 +1,7 @@
 """Captured steps done again for other tasks, against the same steps done anew; on any device, by `captured.py`."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -88,41 +87,15 @@ def test_slots(name: str, method: str, more: dict[str, Any], monkeypatch: pytest
 def test_stacks(task: Task, method: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     run = objects_of(task, method, rules={"interval": 1}, **more)
     anew = (stacked if task.name in ("dense", "pictures") else folded)(run)
-    sides = [Stream() for _ in range(2 if isinstance(anew.net, FoldedNet) else 1)]
-    anew.net._sides.streams = deque(sides)  # type: ignore[attr-defined]
+    sides = [Stream(), Stream()]
+    if isinstance(anew.net, FoldedNet):
+        anew.net._sides.streams = deque(sides)  # type: ignore[arg-type]
     executor = StackedExecutor(anew.work, anew.net, keeps=anew.keeps)  # what is in the memory before does not matter
     executor._stream = Stream()  # type: ignore[assignment]
     with emulated(monkeypatch):
         same_rounds(run, executor.train, anew.train)
     assert [(count, graph.stream) for count, graph in executor._graphs.items()] == [(2, executor._stream)]  # type: ignore[attr-defined]
-    assert [side.joined > 0 for side in sides] == [task.name != "dense"] * len(sides)
-
-
-@INTERPRETED
-def test_weights_move_when_they_are_turned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stream beside a step does its work as late as its end is waited for."""
-    run = objects_of(pictures())
-    tasks, executor = run.server.tasks(range(3), 0.0), stacked(run)
-    wanted, rows = executor.train(tasks), executor.net.turned.rows
-    begun: list[tuple[Tensor, list[tuple[Tensor, Tensor]]]] = []
-
-    @contextmanager
-    def beside(*read: Tensor) -> Iterator[None]:
-        yield
-        begun.append((rows.clone(), [(given, given.clone()) for given in read]))
-        rows.fill_(torch.nan)
-
-    def wait() -> None:
-        written, read = begun.pop()
-        assert read
-        assert all(torch.equal(given, before) for given, before in read)
-        rows.copy_(written)
-
-    monkeypatch.setattr(executor.net._sides, "beside", beside)
-    monkeypatch.setattr(executor.net._sides, "wait", wait)
-    found = executor.train(tasks)
-    assert all(torch.equal(one.values, other.values) for one, other in zip(found, wanted, strict=True))
-    assert not begun
+    assert all(side.joined for side in sides) == isinstance(anew.net, FoldedNet)
 
 
 class Waiting(nn.Module):

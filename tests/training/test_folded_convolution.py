@@ -13,7 +13,7 @@ from fedgmr.training.stacked.plan import Conv
 from training.folded_clients import DEVICE, RUNS, far, held, ranged
 
 if RUNS.args[0] is False:
-    from fedgmr.training.stacked.turned import Turned
+    from fedgmr.training.folded.turned import Turned
 
 CLIENTS, BATCH = 3, 2
 
@@ -78,9 +78,9 @@ class Stack:
         """The weights of some clients, inputs and outputs exchanged."""
         case, weights = self.case, self.matrix[clients]
         shape = torch.Size([case.outputs, case.kernel, case.kernel, case.inputs])
-        made = Turned([(16, shape[:1]), (0, shape), (16, shape)], CLIENTS, weights.device)
+        made = Turned({"bias": (0, shape[:1]), "other": (0, shape), "weight": (16, shape)}, CLIENTS, weights.device)
         made.turn(weights, len(weights))
-        return made.of(16, len(weights))
+        return made.of("weight", len(weights))
 
     def computed(self, products: ConvProducts, clients: slice) -> list[Tensor]:
         """Outputs, gradient of the inputs, and a matrix with those of the weights where the weights lie."""

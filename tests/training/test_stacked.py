@@ -34,8 +34,6 @@ RUNS = pytest.mark.skipif(
     not TRITON or (DEVICE == "cuda" and not torch.cuda.is_available()),
     reason="needs Triton and a CUDA device, or Triton's interpreter",
 )
-if RUNS.args[0] is False:
-    from fedgmr.training.stacked.turned import Turned
 
 
 def pictures(loss: Callable[[Tensor, Tensor], Tensor] = one_hot_bce, augmented: bool = True) -> Task:
@@ -133,40 +131,6 @@ def test_widths_in_turn_in_stacks() -> None:
         assert [run.server.rules.level_of(density) for density in (1.0, 0.5, 0.2)] == [2, 1, 0]
         results.append(trained(run, stacks=stacks))
     assert distance(*results) <= 1e-5
-
-
-@RUNS
-def test_turned_weights() -> None:
-    shapes, most = [(70, 3, 2, 130), (9,), (20, 1, 1, 65)], 3
-    begins = [16, 16 + math.prod(shapes[0]), 48 + math.prod(shapes[0])]
-    rows = torch.randn((most, begins[2] + math.prod(shapes[2])), device=DEVICE)
-    turned = Turned(zip(begins, shapes, strict=True), most, rows.device)
-    turned.turn(rows, 2)
-    for begin, shape in ((begins[0], shapes[0]), (begins[2], shapes[2])):
-        wanted = rows[:2, begin : begin + math.prod(shape)].view(2, *shape).permute(0, 4, 2, 3, 1)
-        assert torch.equal(turned.of(begin, 2), wanted.flatten(1))
-        assert not bool(turned.of(begin, most)[2].any())
-    assert turned
-    assert not Turned([(0, shapes[1])], most, rows.device)
-
-
-@RUNS
-@pytest.mark.parametrize("method", ["fedgmr", "heterofl", "fjord", "fiarse"])
-def test_weights_are_turned_in_every_step(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, long = pictures(nn.functional.cross_entropy), {"steps": 3, "learning_rate": 0.5}
-    fresh, wanted = (trained(objects_of(task, method, **long), stacks=stacks) for stacks in (True, False))
-    assert distance(fresh, wanted) <= 1e-5
-    run = objects_of(task, method, **long)
-    executor = stacked(run)
-    net = executor.net
-    step, turn = net.step, net.turned.turn
-
-    def stale(number: int, *given: Any) -> None:
-        monkeypatch.setattr(net.turned, "turn", turn if number == 0 else lambda *_: None)
-        step(number, *given)
-
-    monkeypatch.setattr(net, "step", stale)
-    assert distance(executor.train(run.server.tasks(range(3), 0.0)), wanted) > 1e-3, "those of the first step show"
 
 
 HEAVY = {"kind": "sgd", "momentum": 0.9, "weight_decay": 0.01, "keep": True}

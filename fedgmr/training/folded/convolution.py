@@ -21,7 +21,6 @@ from fedgmr.training.stacked.convolution import (
     is_flat,
     power,
     step_tiles,
-    wide_tiles,
 )
 from fedgmr.training.stacked.plan import Conv
 from fedgmr.training.stacked.rows import Descent
@@ -47,7 +46,7 @@ class ConvProducts:
             batch=batch,
             precision=precision,
             forward_tiles=EXACT if exact else _forward_tiles(layer, batch),
-            backward_tiles=EXACT if exact else wide_tiles(layer.rows_before(batch), layer.inputs),
+            backward_tiles=EXACT if exact else _backward_tiles(layer, batch),
             step_tiles=EXACT if exact else step_tiles(layer, batch, chain=False),
             relu=False,
         )
@@ -71,11 +70,12 @@ class ConvProducts:
         return y
 
     def input_gradient(self, dy: Tensor, turned: Tensor, ranges: Ranges | None = None) -> Tensor:
-        """The gradient [C, B, H, W, I] of the inputs, with its turned weights [C, numbers]."""
+        """The gradient [C, B, H, W, I] of the inputs, with its turned weights [C, ...] (`turned.py`)."""
         layer, count, splits = self.layer, len(dy), self.backward_splits
+        kernels = replace(self.kernels, layer=replace(layer, weight_at=0))
         dx = dy.new_empty((count, self.kernels.batch, layer.height, layer.width, layer.inputs))
         to = dx if splits == 1 else dx.new_empty((count * splits, dx[0].numel()))
-        self.kernels.backward(dy, turned, ranges or everything(dy), dx, dx, to, count, splits=splits)
+        kernels.backward(dy, turned, ranges or everything(dy), dx, dx, to, count, turned=True, splits=splits)
         if splits > 1:
             add_parts(to.view(count, splits, -1), dx)
         return dx
@@ -97,10 +97,22 @@ class ConvProducts:
             add_parts(to, dw, db, bias_at)
 
 
+# Wide tiles read less: with 64 x 64 numbers at a time, reading takes longer than computing.
+
+
 def _forward_tiles(layer: Conv, batch: int) -> Tiles:
     if is_flat(layer):
         return Tiles(rows=128, columns=min(64, power(layer.outputs)), depth=32)
-    return wide_tiles(batch * layer.out_height * layer.out_width, layer.outputs)
+    return _wide(batch * layer.out_height * layer.out_width, layer.outputs)
+
+
+def _backward_tiles(layer: Conv, batch: int) -> Tiles:
+    return _wide(layer.rows_before(batch), layer.inputs)
+
+
+def _wide(rows: int, channels: int) -> Tiles:
+    columns = power(channels)
+    return Tiles(rows=64, columns=min(128, columns), depth=32, stages=4 if rows <= 128 or columns <= 64 else 3)
 
 
 def _splits(programs: int, depth: int) -> int:

@@ -106,7 +106,7 @@ class Conv(Folded):
             inputs=channels, outputs=module.out_channels, height=height, width=width, stride=module.stride[0],
         )  # fmt: skip
         products, ranges = ConvProducts(layer, samples, net.precision), self.ranges
-        weights, turned = net.alive[: net.count], net.turned.of(weight_at, net.count)
+        weights, turned = net.alive[: net.count], net.turned.of(self.path("weight"), net.count)
 
         def back(slopes: Tensor, x: Tensor) -> Slopes:
             dy = self.images(slopes)

@@ -21,10 +21,10 @@ from fedgmr.tasks.losses import CROSS_ENTROPIES
 from fedgmr.training.execution import TRITON
 from fedgmr.training.folded.narrow import SmallModules
 from fedgmr.training.folded.plan import Call, FoldPlan
+from fedgmr.training.folded.sides import Sides
 from fedgmr.training.optimizers import SGD, Adam, Optimizer
 from fedgmr.training.stacked.convolution import Ranges, cdiv
 from fedgmr.training.stacked.rows import Rows
-from fedgmr.training.stacked.sides import Sides
 from fedgmr.training.stacked.table import Column
 from fedgmr.training.work import LocalWork
 
@@ -32,9 +32,9 @@ if TRITON:
     from fedgmr.training.folded import adam, classes
     from fedgmr.training.folded.layers import Folded, Head, layer_of
     from fedgmr.training.folded.spans import Spans
+    from fedgmr.training.folded.turned import Turned
     from fedgmr.training.stacked import kernels
     from fedgmr.training.stacked.ahead import compile_ahead, withheld
-    from fedgmr.training.stacked.turned import Turned
 
 _log = logging.getLogger(__name__)
 _SIZE = 1024  # of a block of a step
@@ -70,7 +70,7 @@ class FoldedNet(Rows):
         widths = small.widths if small is not None and small.scaled else None
         self._squares = None if widths is None else torch.tensor(widths, device=self.device).square()
         self._spans = Spans(plan.at, most, self.device) if small is not None else None
-        self.turned = Turned(plan.at.values(), most, self.device)
+        self.turned = Turned(plan.at, most, self.device)
         self._statistics = {place.name: place for place in plan.layout.buffers}
         # Of the step. Where sub-models are by width, they are taken from the clients' and brought back: what a narrow
         # network does not have stays as it is, and there may be some for every width.

@@ -69,8 +69,7 @@ class Convolution:
     @classmethod
     def of_chain(cls, layer: Conv, batch: int, precision: str) -> "Convolution":
         """With the block sizes that are the fastest on an H200 for a chain's layers of this size."""
-        before = wide_tiles(layer.rows_before(batch), layer.inputs)
-        tiles = _forward_tiles(layer, batch), before, step_tiles(layer, batch, chain=True)
+        tiles = _forward_tiles(layer, batch), _backward_tiles(layer, batch), step_tiles(layer, batch, chain=True)
         forward, backward, step = (EXACT,) * 3 if precision == "ieee" else tiles
         return cls(
             layer=layer, batch=batch, precision=precision, forward_tiles=forward, backward_tiles=backward,
@@ -121,21 +120,21 @@ class Convolution:
         )  # fmt: skip
 
     def backward(
-        self, slopes: Tensor, turned: Tensor, ranges: Ranges, inputs: Tensor, codes: Tensor, before: Tensor,
-        count: int, *, pooled: bool = False, splits: int = 1,
+        self, slopes: Tensor, weights: Tensor, ranges: Ranges, inputs: Tensor, codes: Tensor, before: Tensor,
+        count: int, *, pooled: bool = False, turned: bool = False, splits: int = 1,
     ) -> None:  # fmt: skip
-        """The gradient `before` the layer, with its turned weights [count, numbers] (`turned.py`).
+        """The gradient `before` the layer; the inputs with their codes are asked where ReLU and maximum stand there.
 
-        The inputs with their codes are asked where ReLU and maximum stand before it.
+        If `turned`, inputs and outputs of the weights are exchanged.
         """
         layer, tiles = self.layer, self.backward_tiles
         rows = layer.rows_before(self.batch)
         grid = (layer.stride**2 * cdiv(rows, tiles.rows), cdiv(layer.inputs, tiles.columns), count * splits)
         kernels.conv_backward[grid](
-            slopes, turned, *ranges[:3], inputs, codes, before, turned.stride(0), slopes.stride(0), inputs.stride(0),
-            before.stride(0), rows, *layer.sides, layer.padding, layer.kernel, tiles.rows, tiles.columns, tiles.depth,
-            layer.outputs % tiles.depth == 0, pooled, ranges.narrow, layer.stride, self.relu, splits, self.precision,
-            **tiles.launch,
+            slopes, weights, *ranges[:3], inputs, codes, before, weights.stride(0), layer.weight_at, slopes.stride(0),
+            inputs.stride(0), before.stride(0), rows, *layer.sides, layer.padding, layer.kernel, tiles.rows,
+            tiles.columns, tiles.depth, layer.outputs % tiles.depth == 0, pooled, ranges.narrow, layer.stride,
+            self.relu, turned, splits, self.precision, **tiles.launch,
         )  # fmt: skip
 
     def step(
@@ -158,6 +157,10 @@ def is_flat(layer: Conv) -> bool:
     return layer.inputs < 16
 
 
+# Two warps keep a product on the older tensor instructions, which take TF32 operands that lie crosswise; in forward
+# products they lie as the newer ones want them.
+
+
 def _forward_tiles(layer: Conv, batch: int) -> Tiles:
     if is_flat(layer):
         return Tiles(rows=128, columns=min(64, power(layer.outputs)), depth=32)
@@ -166,16 +169,10 @@ def _forward_tiles(layer: Conv, batch: int) -> Tiles:
     return Tiles(rows=64, columns=min(128, power(layer.outputs)), depth=32)
 
 
-def wide_tiles(rows: int, channels: int) -> Tiles:
-    """Of products whose operands lie as the newer matrix instructions want them.
-
-    Wide tiles read less: with 64 x 64 numbers at a time, reading takes longer than computing.
-    """
-    columns = power(channels)
-    return Tiles(rows=64, columns=min(128, columns), depth=32, stages=4 if rows <= 128 or columns <= 64 else 3)
-
-
-# Two warps keep a product on the older matrix instructions, which take TF32 operands that lie crosswise.
+def _backward_tiles(layer: Conv, batch: int) -> Tiles:
+    if batch * layer.height * layer.width <= 128:
+        return Tiles(rows=32, columns=min(64, power(layer.inputs)), depth=64, warps=4, stages=4)
+    return Tiles(rows=64, columns=min(64, power(layer.inputs)), depth=32, warps=2, stages=3)
 
 
 def step_tiles(layer: Conv, batch: int, *, chain: bool) -> Tiles:

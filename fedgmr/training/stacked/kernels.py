@@ -322,23 +322,23 @@ def _hand_back(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_backward(  # type: ignore[no-untyped-def]
-    slopes, turned, given, wanted, range_stride, inputs, codes, before, size,
+    slopes, weights, given, wanted, range_stride, inputs, codes, before, size, weight_at,
     slope_stride, input_stride, before_stride, rows, height: tl.constexpr, width: tl.constexpr,
     inputs_count: tl.constexpr, out_height: tl.constexpr, out_width: tl.constexpr, outputs_count: tl.constexpr,
     padding: tl.constexpr, KERNEL: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
     EVEN: tl.constexpr, POOLED: tl.constexpr, NARROW: tl.constexpr, STRIDE: tl.constexpr, RELU: tl.constexpr,
-    SPLITS: tl.constexpr, PRECISION: tl.constexpr,
+    TURNED: tl.constexpr, SPLITS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a convolution's inputs, carried back through the previous ReLU and maximum if RELU.
 
-    Weights are `turned`: they lie in the order input, height, width, output.
+    Weights lie in the order output, height, width, input, or if TURNED input, height, width, output.
     With a stride the pixels of a program have one place among STRIDE x STRIDE, which the same taps meet, and `rows`
     counts the pixels of a place, as many as the first place has. SPLITS parts lie one behind the other in `before`.
     """
     client = (tl.program_id(2) // SPLITS).to(tl.int64)
     split = tl.program_id(2) % SPLITS
     slopes += client * slope_stride
-    turned += client * size
+    weights += client * size
     channel = tl.program_id(1) * INPUTS + tl.arange(0, INPUTS)
     if STRIDE == 1:
         row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -391,8 +391,11 @@ def conv_backward(  # type: ignore[no-untyped-def]
             inside = seen[:, None] & (output < outputs_count)[None, :]
             known = there[None, :] & (output < outputs_count)[:, None]
         slope = tl.load(slopes + at[:, None] + output[None, :], mask=inside, other=0.0)
-        to = (channel[None, :] * KERNEL * KERNEL + tap) * outputs_count + output[:, None]
-        weight = tl.load(turned + to, mask=known, other=0.0)
+        if TURNED:
+            to = weight_at + (channel[None, :] * KERNEL * KERNEL + tap) * outputs_count + output[:, None]
+        else:
+            to = weight_at + (output[:, None] * KERNEL * KERNEL + tap) * inputs_count + channel[None, :]
+        weight = tl.load(weights + to, mask=known, other=0.0)
         sums = tl.dot(slope, weight, sums, input_precision=PRECISION)
     inside = real[:, None] & there[None, :]
     _hand_back(

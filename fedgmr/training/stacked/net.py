@@ -18,13 +18,11 @@ from fedgmr.training.optimizers import SGD, Optimizer
 from fedgmr.training.stacked.convolution import EXACT, Convolution, Ranges, Tiles, cdiv, power
 from fedgmr.training.stacked.plan import Conv, Linear, StackPlan
 from fedgmr.training.stacked.rows import Rows
-from fedgmr.training.stacked.sides import Sides
 from fedgmr.training.stacked.table import Column
 from fedgmr.training.work import LocalWork
 
 if TRITON:
     from fedgmr.training.stacked import kernels
-    from fedgmr.training.stacked.turned import Turned
 
 _SIZE = 1024
 _MOST_OUTPUTS = 1 << 20  # of a mini-batch, which are one block of the loss's kernel
@@ -65,9 +63,6 @@ class StackedNet(Rows):
             splits * _span(layer) for layer, (_, splits) in zip(layers, self.shares, strict=True) if self._apart(splits)
         ]
         self.parts = torch.zeros(most * max(lengths, default=0), device=device)
-        behind = [(layer.weight_at, (layer.outputs, layer.kernel, layer.kernel, layer.inputs)) for layer in layers[1:]]
-        self.turned = Turned(behind, most, device)  # the first needs no gradient of its inputs
-        self._sides = Sides(device, 1)
 
     @classmethod
     def of(
@@ -106,9 +101,6 @@ class StackedNet(Rows):
         if self.stacking.narrow and (number == 0 or self.stacking.mode == "level"):
             self._find_ranges(limits, count)
         self.show(limits, count)
-        if self.turned:
-            with self._sides.beside(self.alive):
-                self.turned.turn(self.alive, count)
         values = [inputs, *self.outputs]
         for i, layer in enumerate(layers):
             if isinstance(layer, Conv):
@@ -117,14 +109,13 @@ class StackedNet(Rows):
             else:
                 self._linear_forward(i, layer, values[i], count)
         self._loss(targets, count)
-        self._sides.wait()  # weights move from here on, and may be those that are turned
         for i, layer in reversed(list(enumerate(layers))):
             if isinstance(layer, Conv):
                 if i > 0:
                     room = self.codes[i - 1], self.slopes[i - 1]
                     self.convs[i].backward(
-                        self.slopes[i], self.turned.of(layer.weight_at, count), self._ranges(i), values[i], *room,
-                        count, pooled=self.convs[i - 1].layer.pool,
+                        self.slopes[i], self.alive, self._ranges(i), values[i], *room, count,
+                        pooled=self.convs[i - 1].layer.pool,
                     )  # fmt: skip
                 self._conv_step(i, values[i], limits, count)
             else:

@@ -5,7 +5,7 @@ those of a sum lie side by side. Copies are made beside the forward pass. Read n
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 import torch
@@ -18,17 +18,14 @@ _ALIGNED = 16
 
 
 class Turned:
-    """Weights of convolutions in the order input, height, width, output."""
+    """The weights of every convolution in the order input, height, width, output."""
 
-    def __init__(self, parameters: Iterable[tuple[int, Sequence[int]]], most: int, device: torch.device) -> None:
-        """Take memory for up to `most` clients.
-
-        `parameters` are given by where each begins in a row and its shape there; those of convolutions are turned.
-        """
-        self._at: dict[int, tuple[int, int]] = {}  # by where a weight begins: where its copy does, and its numbers
+    def __init__(self, at: Mapping[str, tuple[int, torch.Size]], most: int, device: torch.device) -> None:
+        """Take memory for up to `most` clients; `at` says where in a row parameters begin, and their shapes there."""
+        self._at: dict[str, tuple[int, int]] = {}  # of each convolution: where it begins here, and its numbers
         blocks: list[Sequence[int]] = []
         row = 0
-        for begin, (outputs, *sides) in parameters:
+        for name, (begin, (outputs, *sides)) in at.items():
             if len(sides) < 2:
                 continue
             *taps, inputs = sides
@@ -36,7 +33,7 @@ class Turned:
                 starts = product(range(0, outputs, _OUTPUTS), range(0, inputs, _INPUTS))
                 blocks += [(begin, row, outputs, inputs, math.prod(taps), tap, *start) for start in starts]
             size = outputs * math.prod(sides)
-            self._at[begin] = row, size
+            self._at[name] = row, size
             row += -(-size // _ALIGNED) * _ALIGNED
         self._blocks = torch.tensor(blocks, dtype=torch.int32, device=device)
         self.rows = torch.zeros((most, row), device=device)
@@ -45,9 +42,9 @@ class Turned:
         """Whether there is anything to turn."""
         return bool(self._at)
 
-    def of(self, weight_at: int, count: int) -> Tensor:
-        """Those of a convolution [count, numbers], by where its weight begins in a row."""
-        begin, size = self._at[weight_at]
+    def of(self, weight: str, count: int) -> Tensor:
+        """Those of a convolution [count, numbers], by the name of its weight."""
+        begin, size = self._at[weight]
         return self.rows[:count, begin : begin + size]
 
     def turn(self, weights: Tensor, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Streams beside the one of a step: what the step needs only at its end is computed there, at the same time."""
+"""Streams beside the one of a step: what the step needs later is computed there, at the same time."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
