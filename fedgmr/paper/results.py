@@ -114,7 +114,8 @@ def _first_page(
         }
         name = f"overview-{protocol}.png"
         figures[name] = partial(overview_figure, cells, {method: named_method(method).title for method in _COLUMNS})
-        lines += ["", f"**Protocol {protocol}**: {terms.about}. {len(chosen.keys() & cells)} of {len(cells)} cells have been run."]
+        done = len(chosen.keys() & cells)
+        lines += ["", f"**Protocol {protocol}**: {terms.about}. {done} of {len(cells)} cells have been run."]
         lines += ["", f"![All settings and methods, protocol {protocol}]({folder}/{name})"]
     return lines
 
