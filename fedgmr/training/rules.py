@@ -26,7 +26,7 @@ Norm = Literal["tracked", "batch"]
 
 @dataclass(frozen=True, kw_only=True)
 class Stacking:
-    """The weights that take part in a step of the stacked executor; see MODE in `stacked/kernels.py`."""
+    """The weights that take part in a step of the stacked executor; see MODE in `stacked/row_kernels.py`."""
 
     mode: Literal["all", "threshold", "level"] = "all"
     derivative: bool = False  # of the threshold's mask

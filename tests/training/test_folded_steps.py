@@ -11,7 +11,7 @@ from training.folded_clients import DEVICE, RUNS, draw, far
 
 if TRITON:
     from fedgmr.training.folded import adam
-    from fedgmr.training.stacked import kernels
+    from fedgmr.training.stacked import row_kernels
 
 CLIENTS, ROW, SIZE = 3, 1104, 1024
 LIMITS, RATES = (0, 2, 1), (0.1, 0.02, 0.3)
@@ -32,7 +32,7 @@ def step_of_sgd(
     """As nets of ordinary layers have it."""
     velocities = weights if velocities is None else velocities
     rules = ("all", False, momentum, decay)
-    kernels.reduce_step[(2, len(weights))](
+    row_kernels.reduce_step[(2, len(weights))](
         gradients, weights, levels, weights, velocities, limits, rates, rates, ROW, 0, 1, ROW, *rules, SIZE
     )
 

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from fedgmr.training.optimizers import Adam
-from fedgmr.training.stacked.kernels import NOWHERE
+from fedgmr.training.stacked.row_kernels import NOWHERE
 
 
 def numbers(adam: Adam, taken: int) -> tuple[float, ...]:

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from fedgmr.training.folded.launches import add_parts, optional
 from fedgmr.training.stacked.convolution import Ranges, Tiles, cdiv, everything
-from fedgmr.training.stacked.kernels import linear_product, meets
+from fedgmr.training.stacked.linear_kernels import linear_product
+from fedgmr.training.stacked.range_kernels import meets
 
 _ENOUGH = 96  # programs a client should keep busy in a weight gradient
 _LEAST_ROWS = 128  # of a share of a weight gradient

@@ -33,7 +33,7 @@ if TRITON:
     from fedgmr.training.folded.layers import Folded, Head, layer_of
     from fedgmr.training.folded.spans import Spans
     from fedgmr.training.folded.turned import Turned
-    from fedgmr.training.stacked import kernels
+    from fedgmr.training.stacked import row_kernels
     from fedgmr.training.stacked.ahead import compile_ahead, withheld
 
 _log = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class FoldedNet(Rows):
         with self._own_statistics(limits, count):
             self.losses[:count].add_(self._losses(inputs, targets, count), alpha=1 / self.steps)
         if self.adam is None:
-            kernels.reduce_step[grid](
+            row_kernels.reduce_step[grid](
                 self.gradients, *self.descent(limits), self.row, 0, 1, self.row, *self.rules, _SIZE
             )
         else:

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedgmr.training.stacked.convolution import Ranges
-from fedgmr.training.stacked.kernels import NOWHERE
+from fedgmr.training.stacked.row_kernels import NOWHERE
 
 _OUTPUTS, _INPUTS, _SIZE = 32, 64, 1024
 

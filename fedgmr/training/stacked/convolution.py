@@ -2,7 +2,7 @@
 
 Chains use it with all that stands around a convolution there (`net.py`), nets of ordinary layers as three plain
 products (`fedgmr/training/folded/convolution.py`). Block sizes and parts depend on the layer and the mini-batch alone,
-so a client's bits do not depend on its company. Read next: `kernels.py`.
+so a client's bits do not depend on its company. Read next: `conv_kernels.py`.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from fedgmr.training.stacked.plan import Conv
 from fedgmr.training.stacked.rows import Descent, Rules
 
 if TRITON:
-    from fedgmr.training.stacked import kernels
+    from fedgmr.training.stacked import conv_kernels
 
 _ENOUGH = 64  # programs a client should keep busy in a weight gradient
 _LEAST_ROWS = 512  # of a weight gradient's share
@@ -112,7 +112,7 @@ class Convolution:
         """The outputs of `count` clients, in `splits` parts for each; weights begin `weight_at` each row of theirs."""
         layer, tiles = self.layer, self.forward_tiles
         grid = (cdiv(self.rows, tiles.rows), cdiv(layer.outputs, tiles.columns), count * splits)
-        kernels.conv_forward[grid](
+        conv_kernels.conv_forward[grid](
             inputs, weights, *ranges[:3], outputs, codes, weights.stride(0), layer.weight_at, layer.bias_at or 0,
             inputs.stride(0), outputs.stride(0), self.rows, *layer.sides, layer.padding, layer.kernel, tiles.rows,
             tiles.columns, tiles.depth, is_flat(layer), layer.inputs % tiles.depth == 0, layer.pool, ranges.narrow,
@@ -130,7 +130,7 @@ class Convolution:
         layer, tiles = self.layer, self.backward_tiles
         rows = layer.rows_before(self.batch)
         grid = (layer.stride**2 * cdiv(rows, tiles.rows), cdiv(layer.inputs, tiles.columns), count * splits)
-        kernels.conv_backward[grid](
+        conv_kernels.conv_backward[grid](
             slopes, weights, *ranges[:3], inputs, codes, before, weights.stride(0), layer.weight_at, slopes.stride(0),
             inputs.stride(0), before.stride(0), rows, *layer.sides, layer.padding, layer.kernel, tiles.rows,
             tiles.columns, tiles.depth, layer.outputs % tiles.depth == 0, pooled, ranges.narrow, layer.stride,
@@ -144,7 +144,7 @@ class Convolution:
         """The weights' step, or if `apart` their gradient by `share`, each part's `span` numbers behind the last's."""
         layer, tiles = self.layer, self.step_tiles
         grid = (cdiv(layer.outputs, tiles.rows), self._step_columns, count * share[1])
-        kernels.conv_step[grid](
+        conv_kernels.conv_step[grid](
             inputs, slopes, *descent, *ranges[:3], parts, descent.weights.stride(0), layer.weight_at,
             layer.bias_at or 0, inputs.stride(0), slopes.stride(0), self.rows, *layer.sides, layer.padding, *share,
             span, layer.kernel, tiles.rows, tiles.columns, tiles.depth, is_flat(layer), apart, *rules, ranges.narrow,

@@ -1,7 +1,7 @@
 """The steps of many clients of a chain at once: memory for their layers, and which kernel does what.
 
 Everything a step reads and writes stays where it is, so that the steps can be captured as one CUDA graph. Read next:
-`executor.py`; `convolution.py`, `kernels.py`.
+`executor.py`; `convolution.py`, `linear_kernels.py`.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from fedgmr.training.stacked.table import Column
 from fedgmr.training.work import LocalWork
 
 if TRITON:
-    from fedgmr.training.stacked import kernels
+    from fedgmr.training.stacked import linear_kernels, range_kernels, row_kernels
 
 _SIZE = 1024
 _MOST_OUTPUTS = 1 << 20  # of a mini-batch, which are one block of the loss's kernel
@@ -127,7 +127,7 @@ class StackedNet(Rows):
         self.ranges[1:, 1].zero_()
         for conv, (first, last) in zip(self.convs, self.ranges[1:], strict=True):
             layer = conv.layer
-            kernels.find_range[(layer.outputs, count)](
+            range_kernels.find_range[(layer.outputs, count)](
                 self.levels, limits, first, last, self.row, layer.weight_at, layer.bias_at, layer.depth, _SIZE
             )
 
@@ -139,13 +139,13 @@ class StackedNet(Rows):
             apart=apart,
         )  # fmt: skip
         if apart:
-            kernels.reduce_step[(cdiv(span, 256), count)](
+            row_kernels.reduce_step[(cdiv(span, 256), count)](
                 self.parts, *descent, self.row, conv.layer.weight_at, splits, span, *self.rules, 256
             )
 
     def _linear_forward(self, i: int, layer: Linear, inputs: Tensor, count: int) -> None:
         tiles, weights, outputs = self._tiles("forward", layer), self.alive, self.outputs[i]
-        kernels.linear_product[(1, cdiv(layer.outputs, tiles.columns), count)](
+        linear_kernels.linear_product[(1, cdiv(layer.outputs, tiles.columns), count)](
             inputs, weights[:, layer.weight_at :], weights[:, layer.bias_at :], outputs, inputs, inputs, 0,
             inputs.stride(0), self.row, self.row, outputs.stride(0), self.batch, layer.outputs, layer.inputs, 1,
             layer.inputs, tiles.rows, tiles.columns, tiles.depth, layer.inputs % tiles.depth == 0, True, layer.relu,
@@ -158,7 +158,7 @@ class StackedNet(Rows):
         pooled = not first and isinstance(before, Conv) and before.pool
         behind = self.slopes[i] if first else self.slopes[i - 1]
         width = before.out_width // 2 if isinstance(before, Conv) else 1
-        kernels.linear_step[(cdiv(layer.inputs, tiles.columns), 1, count)](
+        linear_kernels.linear_step[(cdiv(layer.inputs, tiles.columns), 1, count)](
             self.slopes[i], inputs, self.codes[i - 1], behind, self.alive, *self.descent(limits), self.row,
             layer.weight_at, layer.bias_at, self.slopes[i].stride(0), inputs.stride(0), behind.stride(0), self.batch,
             layer.inputs, layer.outputs, width, before.outputs, tiles.rows, tiles.depth, tiles.columns, first, pooled,
@@ -167,7 +167,7 @@ class StackedNet(Rows):
 
     def _loss(self, targets: Tensor, count: int) -> None:
         outputs, slopes, classes = self.outputs[-1], self.slopes[-1], self.classes
-        kernels.loss_slopes[(count,)](
+        linear_kernels.loss_slopes[(count,)](
             outputs, targets, self.table, slopes, self.losses, outputs.stride(0), targets.stride(0), self.batch,
             classes, 1 / self.steps, len(Column), power(self.batch), power(classes), self.binary, self.absent,
         )  # fmt: skip

@@ -19,7 +19,7 @@ from fedgmr.training.stacked.table import Column
 from fedgmr.training.work import LocalWork
 
 if TRITON:
-    from fedgmr.training.stacked import kernels
+    from fedgmr.training.stacked import row_kernels
 
 _ALIGNED = 16
 _SIZE = 1024
@@ -145,7 +145,7 @@ class Rows:
         """Let products read the weights of a step, where its levels go up to `limits`."""
         if self.stacking.mode == "level":
             grid = (-(-self.row // _SIZE), count)
-            kernels.select[grid](self.weights, self.levels, limits, self.alive, self.row, _SIZE)
+            row_kernels.select[grid](self.weights, self.levels, limits, self.alive, self.row, _SIZE)
 
     def lay_out(self, count: int) -> None:
         """Every client's sub-model, from where the table says."""
@@ -153,7 +153,7 @@ class Rows:
         if self.stacking.mode == "threshold":
             self.thetas[:count].fill_(torch.inf)
             self.fallen[:count].zero_()
-        kernels.lay_out[grid](
+        row_kernels.lay_out[grid](
             self.table, self.order, self.ranked, self.weights, self.levels, self.velocities,
             self.thetas.view(torch.int32), self.row, len(Column), _SIZE, self.stacking.mode, self.sgd.momentum,
         )  # fmt: skip
@@ -166,9 +166,9 @@ class Rows:
         A client whose values are damaged brings back what it was given, and its loss is NaN.
         """
         grid = (-(-self.size // _SIZE), count)
-        kernels.take_out[grid](
+        row_kernels.take_out[grid](
             self.table, self.inverse, self.weights, self.fallen, self.velocities, self.damaged, self.row,
             len(Column), _SIZE, self.stacking.mode, self.sgd.momentum,
         )  # fmt: skip
-        kernels.bring_back[grid](self.table, self.damaged, len(Column), _SIZE, self.sgd.momentum)
+        row_kernels.bring_back[grid](self.table, self.damaged, len(Column), _SIZE, self.sgd.momentum)
         self.losses[:count].masked_fill_(self.damaged[:count] > 0, torch.nan)

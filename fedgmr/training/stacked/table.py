@@ -1,8 +1,8 @@
 """The table of a stack: one row of numbers per task, brought to the device in one copy.
 
 A row has the columns below, then the level of each step, then the samples of each step. Tensors are named by their
-address; they live as long as the task and its update. Read next: `executor.py`, which fills it; `kernels.py`, which
-reads it.
+address; they live as long as the task and its update. Read next: `executor.py`, which fills it;
+`row_kernels.py`, which reads it.
 """
 
 from collections.abc import Sequence
