@@ -2,14 +2,16 @@
 
 A checkpoint holds the server's state (its model, buffer, level maps and tasks in flight), the fleet's queue, what its
 clients remember from task to task, how many rows have been recorded, and what binds it to its run (`seal.py`). It holds
-no generators: every draw is named by (seed, purpose, client, tick). A resume takes the newest file and passes over a
-damaged one.
+no generators: every draw is named by (seed, purpose, client, tick). A run waits until its state is copied, and goes on
+while the file is written. A resume takes the newest file and passes over a damaged one.
 """
 
 import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,22 +30,61 @@ _MEMORY = "memory."  # and the number of a client
 _UNSEALED: Mapping[str, Any] = {}
 
 
-def save_checkpoint(
-    run: Path, server: Server, fleet: Fleet, *, recorded: int, keep: int, seal: Mapping[str, Any] = _UNSEALED
-) -> None:
-    """Write the checkpoint of this tick and drop all but the `keep` newest; `seal` says what run it belongs to."""
-    folder = run / CHECKPOINTS
-    folder.mkdir(exist_ok=True)
-    tensors, state = save_state(server)
-    tensors = copied_to_host(tensors | {f"{_MEMORY}{client}": memory for client, memory in fleet.memories.items()})
-    whole = {"schema_version": SCHEMA_VERSION, "server": state, "fleet": fleet.state(), "recorded": recorded, **seal}
-    newest = folder / f"tick-{server.tick:09d}.safetensors"
-    write_checkpoint(newest, tensors, whole)
-    files = checkpoints_of(run)
-    later = files.index(newest)  # those of later ticks are damaged: the run went on from one before them
-    drafts = folder.glob(".t*")  # of processes that were killed while they wrote: ours (.tick-), safetensors' (.tmp)
-    for old in (*files[:later], *files[later + keep :], *drafts):
-        old.unlink()
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """The state of a run at a tick, on the host; nothing of it changes while the run goes on."""
+
+    tick: int
+    tensors: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, server: Server, fleet: Fleet, *, recorded: int, seal: Mapping[str, Any] = _UNSEALED) -> "Checkpoint":
+        """Copy the state of both; `recorded` rows belong to it, and `seal` says what run it is of."""
+        tensors, state = save_state(server)
+        tensors = tensors | {f"{_MEMORY}{client}": memory for client, memory in fleet.memories.items()}
+        whole = {"schema_version": SCHEMA_VERSION, "server": state, "fleet": fleet.state(), "recorded": recorded}
+        copied = json.loads(json.dumps({**whole, **seal}))  # as the file has it
+        return cls(tick=server.tick, tensors=copied_to_host(tensors), state=copied)
+
+    def write(self, run: Path, *, keep: int) -> None:
+        """Write the file and drop all but the `keep` newest."""
+        folder = run / CHECKPOINTS
+        folder.mkdir(exist_ok=True)
+        newest = folder / f"tick-{self.tick:09d}.safetensors"
+        write_checkpoint(newest, self.tensors, self.state)
+        files = checkpoints_of(run)
+        later = files.index(newest)  # those of later ticks are damaged: the run went on from one before them
+        drafts = folder.glob(".t*")  # of processes killed while they wrote: ours (.tick-), safetensors' (.tmp)
+        for old in (*files[:later], *files[later + keep :], *drafts):
+            old.unlink()
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run, one at a time, in a thread of its own."""
+
+    def __init__(self, run: Path, *, keep: int) -> None:
+        self.run, self.keep = run, keep
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def begin(self, checkpoint: Checkpoint) -> None:
+        """Write it when the last one is written; raises what that one has met with."""
+        self.wait()
+        self._writing = self._thread.submit(checkpoint.write, self.run, keep=self.keep)
+
+    def wait(self) -> None:
+        """Until the last one is written; raises what it has met with."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Wait, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

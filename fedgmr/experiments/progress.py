@@ -14,7 +14,7 @@ from typing import Any
 from fedgmr.exchange import Diverged
 from fedgmr.experiments.allocation import reused_memory
 from fedgmr.experiments.assembly import Assembly
-from fedgmr.experiments.checkpoint import save_checkpoint
+from fedgmr.experiments.checkpoint import Checkpoint, CheckpointWriter
 from fedgmr.experiments.client_scores import ClientScores, client_figures
 from fedgmr.experiments.period import advice
 from fedgmr.experiments.result import Result, save_models
@@ -54,6 +54,8 @@ class RunInProgress:
         self.client_scores = ClientScores(assembly)
         # The newest row, while a GPU measures its views and clients.
         self.unscored: tuple[dict[str, Any], Scores, list[Measurement], Shares] | None = None
+        keep = assembly.recipe.checkpoint.keep
+        self.checkpoints = None if directory is None else CheckpointWriter(directory, keep=keep)
         self.saved = time.perf_counter()  # the last checkpoint, or the start
         self.advised = False  # of the period
 
@@ -96,10 +98,18 @@ class RunInProgress:
                 write_summary(self.directory, self._summary("diverged") | {"problem": str(error)})
             raise
         finally:
-            self.recorder.close()
+            self._close()
         result = self._result()
         self.watching.at_end(result)
         return result
+
+    def _close(self) -> None:
+        """End what writes rows and checkpoints."""
+        try:
+            self.recorder.close()
+        finally:
+            if self.checkpoints is not None:
+                self.checkpoints.close()
 
     def _result(self) -> Result:
         """The result of a run that has ended, in its directory too."""
@@ -151,23 +161,17 @@ class RunInProgress:
         return time.perf_counter() - self.saved >= settings.seconds
 
     def _after_tick(self) -> None:
-        server, fleet, recipe = self.assembly.server, self.assembly.fleet, self.assembly.recipe
+        server, fleet = self.assembly.server, self.assembly.fleet
         self._complete(at_once=False)
         self._advise()
         if self._grid(fleet.now) > self.grid:
             self.grid = self._grid(fleet.now)
             self._record(fleet.now)
-        if self.directory is not None and self._checkpoint_due(server.tick):
+        if self.checkpoints is not None and self._checkpoint_due(server.tick):
             self._complete()
             self.recorder.sync()
-            save_checkpoint(
-                self.directory,
-                server,
-                fleet,
-                recorded=len(self.recorder.rows),
-                keep=recipe.checkpoint.keep,
-                seal=checkpoint_seal(self.recipe_digest, self.recorder),
-            )
+            seal = checkpoint_seal(self.recipe_digest, self.recorder)
+            self.checkpoints.begin(Checkpoint.of(server, fleet, recorded=len(self.recorder.rows), seal=seal))
             self.saved = time.perf_counter()
         if self.watching.watchers:
             levels = server.client_levels

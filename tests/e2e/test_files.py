@@ -16,7 +16,7 @@ from e2e import tiny
 from e2e.command import Command, write_recipe
 from e2e.crash import die_at
 from e2e.recipes import RECIPES
-from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedgmr.experiments.checkpoint import Checkpoint, load_checkpoint
 
 
 def test_the_library_reads_the_model(fedgmr: Command) -> None:
@@ -119,7 +119,7 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Keeper:
 
 
 def test_tensors_of_every_type_come_back(tmp_path: Path, keeper: Any) -> None:
-    save_checkpoint(tmp_path, keeper, keeper.fleet, recorded=3, keep=1)
+    Checkpoint.of(keeper, keeper.fleet, recorded=3).write(tmp_path, keep=1)
     assert load_checkpoint(tmp_path, keeper, keeper.fleet) == 3
     ((tensors, state),) = keeper.found
     assert state == {"tick": 12}
@@ -135,7 +135,7 @@ def test_drafts_of_killed_processes_go_with_the_next_checkpoint(tmp_path: Path, 
     folder.mkdir()
     for name in (".tick-000000011.safetensors.7-7.tmp", ".tmpOFx4Wh"):  # ours, and the draft that safetensors writes
         (folder / name).write_bytes(b"half")
-    save_checkpoint(tmp_path, keeper, keeper.fleet, recorded=3, keep=1)
+    Checkpoint.of(keeper, keeper.fleet, recorded=3).write(tmp_path, keep=1)
     assert [path.name for path in folder.iterdir()] == ["tick-000000012.safetensors"]
 
 
@@ -148,7 +148,7 @@ def test_any_flipped_bit_is_seen_or_harmless(tmp_path: Path, keeper: Any) -> Non
         "weights": torch.arange(5, dtype=torch.float32),
         "levels": torch.tensor([0, 1], dtype=torch.uint8),
     }
-    save_checkpoint(tmp_path, keeper, keeper.fleet, recorded=3, keep=1)
+    Checkpoint.of(keeper, keeper.fleet, recorded=3).write(tmp_path, keep=1)
     (path,) = (tmp_path / "checkpoints").iterdir()
     whole = path.read_bytes()
     load_checkpoint(tmp_path, keeper, keeper.fleet)

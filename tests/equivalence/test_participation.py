@@ -9,7 +9,7 @@ from e2e import tiny
 
 from equivalence.runs import BRISK, drive, objects, same
 from fedgmr.experiments.assembly import Assembly
-from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedgmr.experiments.checkpoint import Checkpoint, load_checkpoint
 from fedgmr.experiments.run import run_recipe
 from fedgmr.federation import federate
 from fedgmr.recipe import load_recipe
@@ -93,7 +93,7 @@ def test_a_cut_run_asks_the_same_clients(method: str, densities: str | None, tmp
     whole, cut, rest = run(), run(), run()
     expected = drive(whole, ticks=24)[-1]
     drive(cut, ticks=12)
-    save_checkpoint(tmp_path, cut.server, cut.fleet, recorded=0, keep=1)
+    Checkpoint.of(cut.server, cut.fleet, recorded=0).write(tmp_path, keep=1)
     load_checkpoint(tmp_path, rest.server, rest.fleet)
     assert list(rest.server.asked.items()) == list(cut.server.asked.items())
     federate(rest.server, rest.fleet, seconds=1e9, stop=lambda: rest.server.tick == 24, resumed=True)

@@ -12,7 +12,7 @@ from equivalence.runs import LINKS, SCALE, bits, drive, objects, same
 import fedgmr.methods
 from fedgmr import FleetSettings, Method, Result, named_method, simulate
 from fedgmr.experiments.assembly import Assembly
-from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedgmr.experiments.checkpoint import Checkpoint, load_checkpoint
 from fedgmr.experiments.sweep import grid_points, plan_comparison
 from fedgmr.federation import federate
 from fedgmr.methods import BUILT_IN, PAPER, PLUGGED
@@ -456,7 +456,7 @@ def test_a_run_goes_on_from_a_checkpoint(name: str, tmp_path: Path) -> None:
 
     def save() -> None:
         if whole.server.tick == 4:
-            save_checkpoint(tmp_path, whole.server, whole.fleet, recorded=0, keep=1)
+            Checkpoint.of(whole.server, whole.fleet, recorded=0).write(tmp_path, keep=1)
 
     drive(whole, watch=save)
     resumed = objects(tiny.dropped(), name, rules, **settings)

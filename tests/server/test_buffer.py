@@ -10,7 +10,7 @@ from equivalence.runs import BRISK, LINKS, distance, drive, objects
 
 from fedgmr.exchange import ClientTask, Update
 from fedgmr.experiments.assembly import Assembly
-from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedgmr.experiments.checkpoint import Checkpoint, load_checkpoint
 from fedgmr.federation import federate
 from fedgmr.server.buffer import BufferRule, Contribution
 from fedgmr.submodels.levels import LevelMap
@@ -96,7 +96,7 @@ def test_a_checkpoint_keeps_the_buffer_exactly(dtype: str, ticks: int, tmp_path:
     rules = {**BRISK, "interval": 2, "buffer": {"dtype": dtype}}
     run = objects(tiny.dense(), "fedgmr", rules)
     drive(run, ticks=ticks)
-    save_checkpoint(tmp_path, run.server, run.fleet, recorded=0, keep=1)
+    Checkpoint.of(run.server, run.fleet, recorded=0).write(tmp_path, keep=1)
     twin = objects(tiny.dense(), "fedgmr", rules)
     load_checkpoint(tmp_path, twin.server, twin.fleet)
     assert {c.values.dtype for c in twin.server.buffer.values()} == {getattr(torch, dtype)}

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedgmr.exchange import ClientProfile, News
 from fedgmr.experiments.assembly import Assembly
-from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedgmr.experiments.checkpoint import Checkpoint, load_checkpoint
 from fedgmr.federation import federate
 from fedgmr.methods import named_method
 from fedgmr.server import Server
@@ -182,7 +182,7 @@ def test_a_run_whose_link_becomes_slow_takes_levels_back_and_resumes_bit_for_bit
     assert levels[-1] == 2, "its preset one"
     assert levels[20:] == sorted(levels[20:], reverse=True)
     slowed(cut, 20 + levels[20:].index(3))
-    save_checkpoint(tmp_path, cut.server, cut.fleet, recorded=0, keep=1)
+    Checkpoint.of(cut.server, cut.fleet, recorded=0).write(tmp_path, keep=1)
     load_checkpoint(tmp_path, rest.server, rest.fleet)
     rest.fleet.network.rates = SLOW
     federate(rest.server, rest.fleet, seconds=1e9, stop=lambda: rest.server.tick == 55, resumed=True)

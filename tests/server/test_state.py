@@ -11,7 +11,7 @@ from e2e import tiny
 from equivalence.runs import BRISK, drive, objects, same
 
 from fedgmr.experiments.assembly import Assembly
-from fedgmr.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedgmr.experiments.checkpoint import Checkpoint, load_checkpoint
 from fedgmr.federation import federate
 from fedgmr.server.restoration import Memory, Watcher
 from fedgmr.server.state import restore_state, save_state
@@ -106,7 +106,7 @@ def test_a_run_cut_by_a_checkpoint_is_the_same_run(rules: dict[str, Any], tmp_pa
     whole, cut, rest = run(), run(), run()
     expected = drive(whole, ticks=2 * TICKS)[-1]
     drive(cut, ticks=TICKS)
-    save_checkpoint(tmp_path, cut.server, cut.fleet, recorded=0, keep=1)
+    Checkpoint.of(cut.server, cut.fleet, recorded=0).write(tmp_path, keep=1)
     load_checkpoint(tmp_path, rest.server, rest.fleet)
     federate(rest.server, rest.fleet, seconds=1e9, stop=lambda: rest.server.tick == 2 * TICKS, resumed=True)
     assert same(rest.server.model, expected.model)
