@@ -18,6 +18,7 @@ from stopwatch import Part, Stopwatch
 from tables import Row, markdown, write_csv
 
 from fedgmr.experiments import progress, run
+from fedgmr.experiments.checkpoint import Checkpoint, CheckpointWriter
 from fedgmr.fleets.network import Network
 from fedgmr.fleets.simulated import SimulatedFleet
 from fedgmr.recipe import recipe_from
@@ -51,7 +52,8 @@ PARTS: tuple[Part, ...] = (
     ("fleet", SimulatedFleet, "free"),
     ("record", Recorder, "record"),
     ("record", Recorder, "sync"),
-    ("checkpoint", progress, "save_checkpoint"),
+    ("checkpoint", Checkpoint, "of"),
+    ("checkpoint", CheckpointWriter, "wait"),
     ("final files", progress, "save_models"),
     ("final files", progress, "write_summary"),
     ("load data", run, "make_task"),
