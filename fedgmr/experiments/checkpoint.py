@@ -68,10 +68,10 @@ class CheckpointWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
-    def begin(self, checkpoint: Checkpoint) -> None:
-        """Write it when the last one is written; raises what that one has met with."""
+    def begin(self, copy: Callable[[], Checkpoint]) -> None:
+        """Copy when the last one is written, so that there is one copy at a time; raises what that one has met with."""
         self.wait()
-        self._writing = self._thread.submit(checkpoint.write, self.run, keep=self.keep)
+        self._writing = self._thread.submit(copy().write, self.run, keep=self.keep)
 
     def wait(self) -> None:
         """Until the last one is written; raises what it has met with."""

@@ -171,7 +171,8 @@ class RunInProgress:
             self._complete()
             self.recorder.sync()
             seal = checkpoint_seal(self.recipe_digest, self.recorder)
-            self.checkpoints.begin(Checkpoint.of(server, fleet, recorded=len(self.recorder.rows), seal=seal))
+            rows = len(self.recorder.rows)
+            self.checkpoints.begin(lambda: Checkpoint.of(server, fleet, recorded=rows, seal=seal))
             self.saved = time.perf_counter()
         if self.watching.watchers:
             levels = server.client_levels

@@ -44,11 +44,15 @@ def test_nothing_of_it_changes_while_the_run_goes_on(tmp_path: Path) -> None:
 def test_the_run_goes_on_and_waits_for_one_at_a_time(tmp_path: Path) -> None:
     gate, writer = Event(), CheckpointWriter(tmp_path, keep=2)
     parts: list[Any] = [Part("a", gate), Part("b")]
-    writer.begin(parts[0])
+
+    def copy() -> Any:
+        assert (tmp_path / "a").read_text() == "2 []", "there would be two copies"
+        return parts[1]
+
+    writer.begin(lambda: parts[0])
     assert list(tmp_path.iterdir()) == []
     gate.set()
-    writer.begin(parts[1])
-    assert (tmp_path / "a").read_text() == "2 []"
+    writer.begin(copy)
     writer.close()
     assert (tmp_path / "b").read_text() == "2 ['a']"
 
@@ -56,9 +60,9 @@ def test_the_run_goes_on_and_waits_for_one_at_a_time(tmp_path: Path) -> None:
 def test_what_goes_wrong_is_told_once(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, keep=2)
     parts: list[Any] = [Part("a", error=OSError("no space left")), Part("b")]
-    writer.begin(parts[0])
+    writer.begin(lambda: parts[0])
     with pytest.raises(OSError, match="no space left"):
-        writer.begin(parts[1])
-    writer.begin(parts[1])
+        writer.begin(lambda: parts[1])
+    writer.begin(lambda: parts[1])
     writer.close()
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
